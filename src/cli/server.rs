@@ -247,7 +247,7 @@ impl Server {
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let tls = self.tls.load()?;
         if let Some(only) = self.only().await? {
-            let client = open(&only, self.timeout, tls.as_ref(), Accepted::default()).await?;
+            let client = open(&only, self.timeout, tls.as_ref(), &Accepted::default()).await?;
             return Ok((only, client));
         }
         let deadline = Instant::now() + self.timeout;
@@ -290,19 +290,17 @@ impl Server {
                 Ok(resolved)
             })
         };
-        let connect = |address: &Address, accepted| -> Stage<_, Error> {
+        let ask = |address: &Address, accepted: Accepted| -> Stage<_, Error> {
             let (address, tls) = (address.clone(), tls.cloned());
-            Box::pin(async move { Ok(open(&address, limit, tls.as_ref(), accepted).await?) })
-        };
-        let ask = |client: PlainClient| -> Stage<_, Error> {
             Box::pin(async move {
+                let client = open(&address, limit, tls.as_ref(), &accepted).await?;
+                accepted.note();
                 client.noop().await?;
                 Ok(client)
             })
         };
         let limit = Limit::Until(deadline.into());
-        let First { address, answer, .. } =
-            first_answer(&addresses, limit, late, resolve, connect, ask).await?;
+        let First { address, answer, .. } = first_answer(&addresses, limit, late, resolve, ask).await?;
         Ok((address, answer))
     }
 
@@ -408,7 +406,7 @@ async fn open(
     address: &Address,
     limit: Duration,
     tls: Option<&Tls>,
-    accepted: Accepted,
+    accepted: &Accepted,
 ) -> Result<PlainClient, ConnectError> {
     match tls {
         Some(tls) => {

@@ -37,14 +37,11 @@ pub struct Client(super::Client);
 impl Client {
     /// As [`Client::connect`](super::Client::connect).
     ///
-    /// ```no_run
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::blocking::Client;
-    ///
-    /// let client = Client::connect(&"lock.example.org".parse()?)?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        "use signalbox_client::blocking::Client;",
+        r#"let client = Client::connect(&"lock.example.org".parse()?)?;"#,
+    )]
     pub fn connect(address: &Address) -> Result<Self, Error> {
         Self::connect_with(super::Client::builder(address.clone()))
     }
@@ -71,12 +68,10 @@ impl Client {
 
     /// Blocks until the future is done, and returns its output.
     ///
-    /// ```no_run
-    /// # fn example(client: signalbox_client::blocking::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.wait(client.counter("tenant/7").maximum(8).acquire())?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: blocking::Client",
+        r#"let permit = client.wait(client.counter("tenant/7").maximum(8).acquire())?;"#,
+    )]
     ///
     /// # Panics
     /// In an async runtime, where blocking would delay its tasks. Await the future there.
@@ -86,11 +81,7 @@ impl Client {
 
     /// As [`Client::close`](super::Client::close).
     ///
-    /// ```no_run
-    /// # fn example(client: signalbox_client::blocking::Client) {
-    /// client.close();
-    /// # }
-    /// ```
+    #[doc = example!("client: blocking::Client", "client.close();")]
     pub fn close(self) {
         self.wait(self.0.clone().close());
     }

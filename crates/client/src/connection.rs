@@ -69,16 +69,8 @@ impl Connection {
         Token::of(token, self.in_clear)
     }
 
-    /// Queues a request that has one response.
+    /// Queues a request that has one response. Returns its opaque too, by which it can be canceled.
     pub(super) async fn ask(
-        &self,
-        request: impl Into<Outgoing<'_>>,
-    ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
-        Ok(self.ask_cancelable(request).await?.1)
-    }
-
-    /// As [`Self::ask`]; also returns the opaque, by which the request can be canceled.
-    pub(super) async fn ask_cancelable(
         &self,
         request: impl Into<Outgoing<'_>>,
     ) -> Result<(Opaque, oneshot::Receiver<ResponseFrame>), Disconnect> {
@@ -134,11 +126,11 @@ impl Connection {
         &self,
         request: impl Into<Outgoing<'_>>,
     ) -> Result<ResponseFrame, Error> {
-        let answer = self.ask(request).await?;
+        let (_, answer) = self.ask(request).await?;
         self.success(answer).await
     }
 
-    /// Waits for the response to [`Self::ask_now`], and returns it if it reports success.
+    /// Waits for the response to a request, and returns it if it reports success.
     pub(super) async fn success(
         &self,
         answer: oneshot::Receiver<ResponseFrame>,
@@ -439,7 +431,7 @@ mod tests {
         let connection = Connection::over(near, None);
         drop(connection.ask(Request::Noop).await.unwrap());
         drop(connection.ask_for_series(Request::Dump).await.unwrap());
-        let last = connection.ask(Request::Noop).await.unwrap();
+        let (_, last) = connection.ask(Request::Noop).await.unwrap();
         assert_eq!(state_of(&connection).0, 3, "their opaques are in use until then");
 
         answer(&mut far, 1, b"").await;

@@ -11,11 +11,13 @@ use super::connection::Connection;
 use super::requested::{about, requesting};
 use super::{Disconnect, Error, Series, Token, checked};
 use signalbox_model::{
-    Event, GrantId, HeldEntry, Inspected, ListEntry, Namespace, OfKind, RequestId, RequestIds, Scope,
-    SessionEntry, SessionId, SessionKey, Status, VerifiedGrant,
+    Changed, DeclaredEntry, Event, GrantId, HeldEntry, Idle, Inspected, ListEntry, Milliseconds, Namespace,
+    OfKind, Operation, RequestId, RequestIds, Scope, SessionEntry, SessionId, SessionKey, Status, Target,
+    VerifiedGrant,
 };
 use signalbox_protocol::{
-    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame,
+    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Wait,
+    check_declarations,
 };
 
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
@@ -28,13 +30,11 @@ use signalbox_protocol::{
 /// [`ErrorKind::ConnectionLost`]: super::ErrorKind::ConnectionLost
 /// [`ErrorKind::Body`]: super::ErrorKind::Body
 ///
-/// ```no_run
-/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-/// let direct = client.direct().await?;
-/// println!("the connection's session is {}", direct.server().session);
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!(
+    "client: Client",
+    "let direct = client.direct().await?;",
+    r#"println!("the connection's session is {}", direct.server().session);"#,
+)]
 #[derive(Clone, Debug)]
 pub struct Direct {
     connection: Arc<Connection>,
@@ -65,11 +65,7 @@ impl Direct {
 
     /// The server's answer to Hello: its version, its features and its limits (`docs/protocol.md`, "Hello").
     ///
-    /// ```no_run
-    /// # fn example(direct: signalbox_client::Direct) {
-    /// println!("requests may wait for {} ms", direct.server().wait_max.0);
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct", r#"println!("requests may wait for {} ms", direct.server().wait_max.0);"#)]
     pub fn server(&self) -> HelloAnswer {
         self.server
     }
@@ -77,13 +73,10 @@ impl Direct {
     /// Attaches a session to this connection, and detaches it from any other (`docs/protocol.md`, "AttachSession").
     /// This renews the lease; returns its duration.
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct, handed: signalbox_client::HandedOver)
-    /// # -> Result<(), signalbox_client::Error> {
-    /// let left = direct.attach_session(handed.session, handed.key).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "direct: Direct, handed: HandedOver",
+        "let left = direct.attach_session(handed.session, handed.key).await?;",
+    )]
     pub async fn attach_session(&self, session: u64, key: SessionKey) -> Result<Duration, Error> {
         let frame =
             self.connection.ask_for_success(Extended::AttachSession { session, key, repetitions: 0 }).await?;
@@ -93,12 +86,7 @@ impl Direct {
     /// Closes the session that is attached to this connection, which releases all that it holds (`docs/protocol.md`,
     /// "CloseSession").
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// direct.close_session().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct", "direct.close_session().await?;")]
     pub async fn close_session(&self) -> Result<(), Error> {
         self.connection.ask_for_success(Extended::CloseSession).await.map(drop)
     }
@@ -137,14 +125,10 @@ impl Direct {
 
     /// Whether this client may administer a name (`docs/protocol.md`, "MayAdminister").
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::Namespace;
-    ///
-    /// let may_declare = direct.may_administer(Namespace::Semaphores, b"gpu").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "direct: Direct",
+        r#"let may_declare = direct.may_administer(Namespace::Semaphores, b"gpu").await?;"#,
+    )]
     pub async fn may_administer(&self, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
         let name = checked(name)?;
         match self.connection.ask_for_success(Extended::MayAdminister { namespace, name }).await {
@@ -214,6 +198,105 @@ impl Direct {
         Series::ask(&self.connection, Extended::Export, ResponseFrame::export_part, None).await
     }
 
+    /// Makes a change that an administrator may make: declares, resizes, pauses or removes semaphores, deletes counters,
+    /// cancels waiting requests, or revokes what clients hold. [`Operation`] lists all changes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Declarations`](super::ErrorKind::Declarations) or [`ErrorKind::NameLength`](super::ErrorKind::NameLength) if
+    /// the operation breaks a rule of the protocol, so that no request was sent; else [`ErrorKind::Status`](super::ErrorKind::Status)
+    /// with `NotPermitted`, `NotFound`, or another refusal (`docs/protocol.md`, the section of the operation).
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::{Changed, Declaration, GrantId, IfExists, Milliseconds, Operation, Resizing, Revocation};
+    ///
+    /// let gpus = Declaration { name: b"gpu", capacity: 8, numbered: true, label: b"the machines in room 3" };
+    /// direct.change(&Operation::Declare { if_exists: IfExists::Set, declarations: vec![gpus] }).await?;
+    ///
+    /// let grow = Operation::Resize { name: b"gpu", how: Resizing::GrowBy(2), expected: None };
+    /// if let Changed::Declared(states) = direct.change(&grow).await? {
+    ///     println!("{} of {} in use", states[0].in_use, states[0].capacity);
+    /// }
+    ///
+    /// let (what, grace) = (Revocation::Grant(GrantId(4711)), Milliseconds(10_000));
+    /// direct.change(&Operation::Revoke { what, grace }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn change(&self, operation: &Operation<'_>) -> Result<Changed, Error> {
+        requesting(|| operation.to_string(), async {
+            match operation {
+                Operation::Declare { declarations, .. } => check_declarations(declarations)?,
+                operation => {
+                    if let Target::Name(_, name) = operation.target() {
+                        checked(name)?;
+                    }
+                }
+            }
+            let request = Extended::Change { ids: self.next_ids(), operation: operation.clone() };
+            Ok(self.connection().ask_for_success(request).await?.changed(operation)?)
+        })
+        .await
+    }
+
+    /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
+    /// "AwaitIdle"). Returns the number of resources that are in use then.
+    ///
+    /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
+    /// request: the server keeps it until the timeout.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `TimedOut`, `Removed`, or another refusal.
+    ///
+    #[doc = example!(
+        "direct: Direct",
+        r#"direct.await_idle(Namespace::Semaphores, b"gpu", Idle::Level(0), None).await?;"#,
+    )]
+    pub async fn await_idle(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        until: Idle,
+        timeout: Option<Duration>,
+    ) -> Result<u32, Error> {
+        let span = timeout.map_or(Milliseconds(u32::MAX), Milliseconds::saturating_from);
+        let requested = || {
+            let name = Target::Name(namespace, name);
+            let until = match until {
+                Idle::Level(level) => format!("wait for {name} until at most {level} are in use"),
+                Idle::Slot(slot) => format!("wait for slot {slot} of {name} until it is free"),
+            };
+            let within = timeout.map(|limit| format!(" within {} s", limit.as_secs_f64()));
+            until + &within.unwrap_or_default()
+        };
+        requesting(requested, async {
+            let request =
+                Extended::AwaitIdle { wait: Wait::UpTo(span), until, namespace, name: checked(name)? };
+            Ok(self.connection().ask_for_success(request).await?.in_use()?)
+        })
+        .await
+    }
+
+    /// Lists the declared semaphores whose names start with these bytes, in the order of their names; all of them if
+    /// `prefix` is empty (`docs/protocol.md`, "List").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let mut declared = direct.list(b"").await?;
+    /// while let Some(semaphore) = declared.next().await {
+    ///     let semaphore = semaphore?;
+    ///     println!("{:?}: {} of {}", semaphore.name, semaphore.in_use, semaphore.capacity);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn list(&self, prefix: &[u8]) -> Result<Series<DeclaredEntry<Bytes>>, Error> {
+        if !prefix.is_empty() {
+            checked(prefix)?;
+        }
+        Series::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry, None).await
+    }
+
     /// The ids of the next request that makes a change.
     pub(super) fn next_ids(&self) -> RequestIds {
         // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
@@ -250,14 +333,7 @@ impl Direct {
 
     /// Lists the waiters of a name, in the order of the queue (`docs/protocol.md`, "Waiters").
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::Namespace;
-    ///
-    /// let mut waiters = direct.waiters(Namespace::Counters, b"backup").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct", r#"let mut waiters = direct.waiters(Namespace::Counters, b"backup").await?;"#)]
     pub async fn waiters(
         &self,
         namespace: Namespace,
@@ -283,13 +359,11 @@ impl Direct {
     /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`,
     /// "Inspect"). Fails with [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// let gpu = direct.inspect(None, b"gpu").await?;
-    /// println!("{} of {} in use, {} waiting", gpu.in_use, gpu.capacity, gpu.waiting);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "direct: Direct",
+        r#"let gpu = direct.inspect(None, b"gpu").await?;"#,
+        r#"println!("{} of {} in use, {} waiting", gpu.in_use, gpu.capacity, gpu.waiting);"#,
+    )]
     pub async fn inspect(
         &self,
         namespace: impl Into<Option<Namespace>>,
@@ -339,23 +413,14 @@ impl Direct {
 
     /// Lists the names of the port's namespace (`counter.md`, "Dump").
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// let mut names = direct.dump().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct", "let mut names = direct.dump().await?;")]
     pub async fn dump(&self) -> Result<Series<DumpEntry<Bytes>>, Error> {
         Series::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
     /// Resolves when the connection has ended.
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) {
-    /// println!("{}", direct.closed().await);
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct", r#"println!("{}", direct.closed().await);"#)]
     pub async fn closed(&self) -> Disconnect {
         self.connection.ended().await
     }

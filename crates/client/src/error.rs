@@ -11,9 +11,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::race::Reason;
-use super::{limit, sysv};
+use super::sysv;
 use signalbox_model::sysv::Errno;
-use signalbox_model::{ReachedLimit, Status, TokenRefusal};
+use signalbox_model::{Limit, ReachedLimit, Status, TokenRefusal};
 use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX};
 
 /// Why a request failed, and for what.
@@ -46,13 +46,10 @@ pub struct Error {
 impl Error {
     /// Why the request failed.
     ///
-    /// ```no_run
-    /// # fn example(error: signalbox_client::Error) {
-    /// use signalbox_client::ErrorKind;
-    ///
-    /// let is_temporary = matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_));
-    /// # }
-    /// ```
+    #[doc = example!(
+        "error: Error",
+        "let is_temporary = matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_));",
+    )]
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
@@ -102,14 +99,11 @@ impl Error {
 
     /// Why the permit was lost, if that is the reason of the failure.
     ///
-    /// ```no_run
-    /// # async fn example(permit: signalbox_client::Permit) {
-    /// use signalbox_client::Lost;
-    ///
-    /// let released = permit.release().await;
-    /// let was_revoked = released.is_err_and(|error| error.lost() == Some(Lost::Revoked));
-    /// # }
-    /// ```
+    #[doc = example!(
+        "permit: Permit",
+        "let released = permit.release().await;",
+        "let was_revoked = released.is_err_and(|error| error.lost() == Some(Lost::Revoked));",
+    )]
     pub fn lost(&self) -> Option<Lost> {
         match self.kind {
             ErrorKind::Lost(lost) => Some(lost),
@@ -201,7 +195,7 @@ pub enum ErrorKind {
     #[error("{}", .0.advice())]
     Status(Status),
     /// The server refused the request with the status `Limit reached`.
-    #[error("{}", limit::advice(*.limit))]
+    #[error("{}", limit_advice(*.limit))]
     LimitReached {
         /// The limit; `None` if the server does not name it.
         limit: Option<ReachedLimit>,
@@ -555,5 +549,42 @@ fn too_small(capacity: Option<u32>) -> String {
     format!(
         "the name is a declared semaphore with the capacity {capacity}, more than the requested maximum; omit the maximum, or \
          resize the semaphore"
+    )
+}
+
+/// Which limit is reached, and what to do. `None`: the server did not say which.
+fn limit_advice(reached: Option<ReachedLimit>) -> String {
+    let Some(ReachedLimit { limit, max, is_share }) = reached else {
+        return "a limit of sessions, requests or watches is reached; close or finish some first".to_owned();
+    };
+    let (state, what_to_do) = match limit {
+        Limit::Sessions => ("the server has no room for another session", "close a session"),
+        Limit::Grants => {
+            ("the session has no room for another grant or waiting request", "release a grant of it")
+        }
+        Limit::Waiters => ("no further request may wait for this name", "try again later"),
+        Limit::Watches => ("the server has no room for another watch", "end a watch"),
+        Limit::Memory => ("the server has no memory left for further requests", "try again later"),
+        Limit::Exports => {
+            return format!("{max} exports are read at the moment; try again later");
+        }
+        // Its client has to be corrected; no key changes it.
+        Limit::Requests => {
+            return format!(
+                "the request is more than {max} above the oldest unanswered request of its session; wait for the \
+                responses to earlier requests"
+            );
+        }
+    };
+    if is_share {
+        return format!(
+            "this client has its share of what the server has room for ({key} = {max} for each client); {what_to_do}, or \
+             raise client_share or {key} in the server's configuration",
+            key = limit.key()
+        );
+    }
+    format!(
+        "{state} ({key} = {max}); {what_to_do}, or raise {key} in the server's configuration",
+        key = limit.key()
     )
 }

@@ -94,17 +94,30 @@
 
 #![warn(clippy::unwrap_used)]
 
+/// The text of a short example, for `#[doc]`: these lines, in a function with these arguments.
+macro_rules! example {
+    ($arguments:literal, $($line:literal),+ $(,)?) => {
+        concat!(
+            "```no_run\n",
+            "# use signalbox_client::*;\n",
+            "# use std::time::Duration;\n",
+            "# async fn example(", $arguments, ") -> Result<(), Box<dyn std::error::Error>> {\n",
+            $($line, "\n",)+
+            "# Ok(())\n",
+            "# }\n",
+            "```"
+        )
+    };
+}
+
 mod address;
 pub mod blocking;
 mod connection;
-mod declared;
 mod direct;
 mod error;
 mod lease;
-mod limit;
 mod maker;
 mod plain;
-mod plain_permit;
 #[doc(hidden)] // For the command line.
 pub mod race;
 mod requested;
@@ -126,8 +139,7 @@ pub use lease::{
     Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, Flight, HandedOver,
     Moment, Permit, Semaphore, Sleep, Tcp, Transport,
 };
-pub use plain::PlainClient;
-pub use plain_permit::PlainPermit;
+pub use plain::{PlainClient, PlainPermit};
 pub use series::Series;
 #[cfg(feature = "tls")]
 pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};

@@ -17,14 +17,12 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
-use super::race::Stage;
 use super::requested::requesting;
 use super::{
-    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainPermit, Resources,
-    Series, Token, checked, socket,
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, ErrorKind, Maximum, Resources, Series, Token,
+    checked, socket,
 };
-use signalbox_model::Quoted;
-use signalbox_model::Status;
+use signalbox_model::{Quoted, Status};
 use signalbox_protocol::{
     DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic,
 };
@@ -56,34 +54,21 @@ impl PlainClient {
     /// # Errors
     /// [`ConnectError`], with the reason of the last address that was tried and that has failed.
     ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::{PlainClient, SEMAPHORE_PORT};
-    ///
-    /// let semaphores = PlainClient::connect(&"lock.example.org:11216".parse()?).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let semaphores = PlainClient::connect(&"lock.example.org:11216".parse()?).await?;"#)]
     pub async fn connect(address: &Address) -> Result<Self, ConnectError> {
         Self::connect_within(address, CONNECT_TIMEOUT).await
     }
 
     /// As [`PlainClient::connect`], within `limit`.
     ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use signalbox_client::PlainClient;
-    /// use std::time::Duration;
-    ///
-    /// let address = "lock.example.org".parse()?;
-    /// let client = PlainClient::connect_within(&address, Duration::from_secs(1)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        r#"let address = "lock.example.org".parse()?;"#,
+        "let client = PlainClient::connect_within(&address, Duration::from_secs(1)).await?;",
+    )]
     pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
         let is_one_of_several = address.exact().is_none();
-        let open =
-            |stream, address| -> Stage<_, _> { Box::pin(Self::open(stream, address, is_one_of_several)) };
+        let open = move |stream, address| Self::open(stream, address, is_one_of_several);
         socket::first_of(address, limit, open).await
     }
 
@@ -106,14 +91,11 @@ impl PlainClient {
 
     /// Uses a stream that is connected already: another transport, or a simulated network.
     ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use signalbox_client::PlainClient;
-    /// let stream = tokio::net::UnixStream::connect("/run/tunnel").await?;
-    /// let client = PlainClient::over(stream);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        r#"let stream = tokio::net::UnixStream::connect("/run/tunnel").await?;"#,
+        "let client = PlainClient::over(stream);",
+    )]
     ///
     /// # Panics
     /// Outside a tokio runtime, because a task serves the connection.
@@ -123,12 +105,7 @@ impl PlainClient {
 
     /// Checks that the server answers (`counter.md`, "Noop").
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// client.noop().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: PlainClient", "client.noop().await?;")]
     pub async fn noop(&self) -> Result<(), Error> {
         self.connection.ask_for_success(Request::Noop).await?;
         Ok(())
@@ -142,15 +119,11 @@ impl PlainClient {
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token;
     /// [`ErrorKind::Connect`](super::ErrorKind::Connect) with `TokenInClear` if others may read it.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::Token;
-    ///
-    /// let token = Token::from_file("/etc/worker/token")?;
-    /// let port = client.introduce(b"backup on db1", Some(&token)).await?.map(|server| server.port);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: PlainClient",
+        r#"let token = Token::from_file("/etc/worker/token")?;"#,
+        r#"let port = client.introduce(b"backup on db1", Some(&token)).await?.map(|server| server.port);"#,
+    )]
     pub async fn introduce(&self, label: &[u8], token: Option<&Token>) -> Result<Option<HelloAnswer>, Error> {
         let token = Token::latest(token).await;
         let hello = Extended::Hello {
@@ -172,12 +145,7 @@ impl PlainClient {
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the name does not exist.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// println!("{} in use", client.get(b"tenant/7").await?);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: PlainClient", r#"println!("{} in use", client.get(b"tenant/7").await?);"#)]
     pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
         requesting(|| format!("get {}", Quoted(name)), async {
             let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
@@ -195,14 +163,7 @@ impl PlainClient {
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `ResourceNotAvailable` if too few resources are available, or another refusal.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::{Maximum, Resources};
-    ///
-    /// client.acquire(b"tenant/7", Resources(2), Maximum(8)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: PlainClient", r#"client.acquire(b"tenant/7", Resources(2), Maximum(8)).await?;"#)]
     pub async fn acquire(
         &self,
         name: &[u8],
@@ -248,7 +209,12 @@ impl PlainClient {
         let (reply, permit) = oneshot::channel();
         tokio::spawn(async move {
             let acquired = client.acquire(&name, resources, maximum).await;
-            drop(reply.send(acquired.map(|resources| PlainPermit::new(client, name, resources))));
+            drop(reply.send(acquired.map(|resources| PlainPermit {
+                client,
+                name,
+                resources,
+                released: false,
+            })));
         });
         permit.await.map_err(|_| Disconnect::Stopped)?
     }
@@ -258,13 +224,7 @@ impl PlainClient {
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotAcquired` if the connection holds fewer resources.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// # use signalbox_client::Resources;
-    /// client.release(b"tenant/7", Resources(2)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: PlainClient", r#"client.release(b"tenant/7", Resources(2)).await?;"#)]
     pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
         requesting(|| released(name, resources), async {
             let request = Request::Release { name: checked(name)?, resources: resources.0 };
@@ -304,11 +264,7 @@ impl PlainClient {
 
     /// Resolves when the connection has ended, which releases all that it held.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) {
-    /// println!("everything was released: {}", client.closed().await);
-    /// # }
-    /// ```
+    #[doc = example!("client: PlainClient", r#"println!("everything was released: {}", client.closed().await);"#)]
     pub async fn closed(&self) -> Disconnect {
         self.connection.ended().await
     }
@@ -332,4 +288,66 @@ impl PlainClient {
 /// A release, for an error.
 fn released(name: &[u8], resources: Resources) -> String {
     format!("release {resources} of {}", Quoted(name))
+}
+
+/// Resources that were acquired over a plain connection ([`PlainClient::hold`]). Dropping the permit releases them
+/// without waiting for the answer. The server releases them too when the connection ends: see [`Self::lost`].
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+/// use signalbox_client::{Maximum, Resources};
+///
+/// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
+/// tokio::select! {
+///     reason = permit.lost() => eprintln!("{reason}"),
+///     () = std::future::ready(()) => println!("the work is done"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
+pub struct PlainPermit {
+    client: PlainClient,
+    name: Vec<u8>,
+    resources: Resources,
+    /// The release was sent.
+    released: bool,
+}
+
+impl PlainPermit {
+    /// The number of resources that were acquired.
+    ///
+    #[doc = example!("permit: PlainPermit", r#"println!("{} held", permit.resources());"#)]
+    pub fn resources(&self) -> Resources {
+        self.resources
+    }
+
+    /// Releases the resources and waits for the answer (`counter.md` and `semaphore.md`, "Release").
+    ///
+    /// # Errors
+    /// [`ErrorKind::ConnectionLost`](super::ErrorKind::ConnectionLost) if the connection ended: the resources are released then, too.
+    ///
+    #[doc = example!("permit: PlainPermit", "permit.release().await?;")]
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.released = true;
+        self.client.release_now(&self.name, self.resources).await
+    }
+
+    /// Resolves when the connection has ended, and the resources with it. The failure of the server's host is detected
+    /// within about 30 s; the end of a lease is known to the millisecond ([`Client`](super::Client)).
+    ///
+    #[doc = example!("permit: PlainPermit", r#"eprintln!("{}", permit.lost().await);"#)]
+    pub async fn lost(&self) -> Disconnect {
+        self.client.closed().await
+    }
+}
+
+impl Drop for PlainPermit {
+    fn drop(&mut self) {
+        if !self.released {
+            // The answer is not awaited.
+            drop(self.client.release_now(&self.name, self.resources));
+        }
+    }
 }

@@ -79,13 +79,13 @@ impl Limit {
 #[doc(hidden)] // For the command line.
 pub type Stage<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Says that a server has accepted a connection that is not ready yet.
+/// Says that a server has accepted a connection, which is not ready yet or has not answered.
 #[derive(Clone, Debug, Default)]
 #[doc(hidden)] // For the command line.
 pub struct Accepted(Arc<AtomicBool>);
 
 impl Accepted {
-    /// Notes that the address has accepted the connection.
+    /// Notes that the address has accepted the connection, and later that the connection is ready.
     #[doc(hidden)] // For the command line.
     pub fn note(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -97,39 +97,33 @@ impl Accepted {
 }
 
 /// An attempt at one address.
-struct Attempt<C, T, E> {
+struct Attempt<T, E> {
     address: Address,
-    deadline: Instant,
     accepted: Accepted,
-    stage: Progress<C, T, E>,
+    stage: Progress<T, E>,
 }
 
 /// What an attempt does.
-enum Progress<C, T, E> {
+enum Progress<T, E> {
     Resolving(Stage<Vec<Address>, E>),
-    Connecting(Stage<C, E>),
     Asking(Stage<T, E>),
 }
 
 /// What has happened in an attempt.
-enum Event<C, T, E> {
+enum Event<T, E> {
     /// The addresses that the host has.
     Resolved(Vec<Address>),
-    /// The server has accepted the connection, which is not ready yet.
+    /// The server has come a step further.
     Accepted,
-    Connected(C),
     Answered(T),
     Failed(E),
 }
 
-impl<C, T, E> Attempt<C, T, E> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event<C, T, E>> {
+impl<T, E> Attempt<T, E> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event<T, E>> {
         let event = match &mut self.stage {
             Progress::Resolving(stage) => {
                 stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Resolved))
-            }
-            Progress::Connecting(stage) => {
-                stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Connected))
             }
             Progress::Asking(stage) => {
                 stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Answered))
@@ -140,8 +134,8 @@ impl<C, T, E> Attempt<C, T, E> {
     }
 }
 
-/// Resolves each address, connects to what it has, and asks there, until one answers. An attempt fails with `late` when it has
-/// taken too long. Those that are not needed are dropped.
+/// Resolves each address, and asks at each address that it has, until one answers: `ask` connects there and notes how far it has
+/// come. An attempt fails with `late` when it has taken too long. Those that are not needed are dropped.
 ///
 /// # Errors
 /// Once all addresses were tried and none is awaited: the last failure that a server is the reason of, else the last one.
@@ -149,23 +143,21 @@ impl<C, T, E> Attempt<C, T, E> {
 /// # Panics
 /// Without an address.
 #[doc(hidden)] // For the command line.
-pub async fn first_answer<C, T, E>(
+pub async fn first_answer<T, E>(
     addresses: &[Address],
     limit: Limit,
     late: impl Fn(&Address) -> E,
     resolve: impl Fn(&Address) -> Stage<Vec<Address>, E>,
-    connect: impl Fn(&Address, Accepted) -> Stage<C, E>,
-    ask: impl Fn(C) -> Stage<T, E>,
+    ask: impl Fn(&Address, Accepted) -> Stage<T, E>,
 ) -> Result<First<T>, E>
 where
-    C: Send + 'static,
     T: Send + 'static,
     E: Reason + Send + 'static,
 {
     assert!(!addresses.is_empty(), "there is an address");
     let began = Instant::now();
     let mut queue = Queue::new(addresses);
-    let mut attempts: Vec<Attempt<C, T, E>> = Vec::new();
+    let mut attempts: Vec<Attempt<T, E>> = Vec::new();
     let mut reason: Option<E> = None;
     let mut next_at = began;
     loop {
@@ -175,11 +167,11 @@ where
             let (now, accepted) = (Instant::now(), Accepted::default());
             let deadline = limit.deadline(now);
             let stage = if is_resolved {
-                Progress::Connecting(limited(deadline, late(&address), connect(&address, accepted.clone())))
+                Progress::Asking(limited(deadline, late(&address), ask(&address, accepted.clone())))
             } else {
                 Progress::Resolving(limited(deadline, late(&address), resolve(&address)))
             };
-            attempts.push(Attempt { address, deadline, accepted, stage });
+            attempts.push(Attempt { address, accepted, stage });
             next_at = now + limit.patience(CONNECT_PATIENCE, queue.known, began);
         }
         let (position, event) = tokio::select! {
@@ -187,20 +179,17 @@ where
             event = any(&mut attempts) => event,
             () = sleep_until(next_at), if !queue.is_empty() => continue,
         };
-        let is_latest = position + 1 == attempts.len();
         match event {
-            Event::Accepted => {}
+            Event::Accepted => {
+                if position + 1 == attempts.len() {
+                    next_at = Instant::now() + limit.patience(ANSWER_PATIENCE, queue.known, began);
+                }
+            }
             Event::Resolved(resolved) => {
                 let name = attempts.remove(position).address;
                 let others = attempts.iter().map(|attempt| &attempt.address);
                 queue.replace(&name, resolved, &others.collect::<Vec<_>>());
                 next_at = Instant::now();
-                continue;
-            }
-            Event::Connected(connection) => {
-                let Attempt { address, deadline, .. } = &attempts[position];
-                let asking = limited(*deadline, late(address), ask(connection));
-                attempts[position].stage = Progress::Asking(asking);
             }
             Event::Answered(answer) => {
                 let address = attempts.remove(position).address;
@@ -216,11 +205,7 @@ where
                     return Err(reason.expect("an attempt has failed"));
                 }
                 next_at = Instant::now() + if queue.untried > 0 { Duration::ZERO } else { RETRY_PAUSE };
-                continue;
             }
-        }
-        if is_latest {
-            next_at = Instant::now() + limit.patience(ANSWER_PATIENCE, queue.known, began);
         }
     }
 }
@@ -273,7 +258,7 @@ impl Queue {
     }
 
     /// It may be tried again. A name that could not be resolved is still one.
-    fn failed<C, T, E>(&mut self, Attempt { address, stage, .. }: Attempt<C, T, E>) {
+    fn failed<T, E>(&mut self, Attempt { address, stage, .. }: Attempt<T, E>) {
         let is_resolved = !matches!(stage, Progress::Resolving(_));
         self.waiting.push_back(Waiting { address, is_resolved });
     }
@@ -293,7 +278,7 @@ fn limited<T: Send + 'static, E: Send + 'static>(
 }
 
 /// Waits until something happens in an attempt, and returns its position. Cancel safe.
-async fn any<C, T, E>(attempts: &mut [Attempt<C, T, E>]) -> (usize, Event<C, T, E>) {
+async fn any<T, E>(attempts: &mut [Attempt<T, E>]) -> (usize, Event<T, E>) {
     poll_fn(|context| {
         for (position, attempt) in attempts.iter_mut().enumerate() {
             if let Poll::Ready(event) = attempt.poll(context) {
@@ -424,11 +409,7 @@ mod tests {
                     if behaviour.distrusts {
                         return Err(format!("{number} distrusts"));
                     }
-                    Ok(behaviour)
-                })
-            },
-            |behaviour| {
-                Box::pin(async move {
+                    accepted.note();
                     after(behaviour.answers).await;
                     Ok(())
                 })

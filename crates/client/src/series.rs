@@ -101,13 +101,11 @@ impl<T> Series<T> {
     /// # Errors
     /// As for [`Self::next`].
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// let names = client.dump().await?.all().await?;
-    /// println!("{} names", names.len());
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: PlainClient",
+        "let names = client.dump().await?.all().await?;",
+        r#"println!("{} names", names.len());"#,
+    )]
     pub async fn all(mut self) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
         while let Some(entry) = self.next().await {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::address::{Address, COUNTER_PORT};
 use super::error::ConnectError;
 use super::maker::Maker;
-use super::race::{Limit, Stage, first_answer};
+use super::race::{Accepted, Limit, Stage, first_answer};
 
 /// How long a server's host may be silent before the connection ends. Keepalive sends three probes, 5 s apart, after
 /// 15 s of silence.
@@ -47,25 +47,32 @@ pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectErr
 
 /// Connects to the first of the host's addresses that accepts, within `limit` for all of them.
 pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
-    first_of(address, limit, |stream, _| Box::pin(ready(Ok(stream)))).await
+    first_of(address, limit, |stream, _| ready(Ok(stream))).await
 }
 
 /// Connects to the first of the host's addresses that accepts and then answers what is asked there, within `limit` for all of
 /// them.
-pub(super) async fn first_of<T: Send + 'static>(
+pub(super) async fn first_of<T, A>(
     address: &Address,
     limit: Duration,
-    ask: impl Fn(TcpStream, Address) -> Stage<T, ConnectError>,
-) -> Result<T, ConnectError> {
+    ask: impl Fn(TcpStream, Address) -> A + Clone + Send + 'static,
+) -> Result<T, ConnectError>
+where
+    T: Send + 'static,
+    A: Future<Output = Result<T, ConnectError>> + Send,
+{
     let late = |address: &Address| ConnectError::TimedOut { address: address.to_string(), limit };
     let resolve = |address: &Address| -> Stage<_, _> { Box::pin(resolve(address.clone())) };
-    let connect = |address: &Address, _| -> Stage<_, _> {
-        let address = address.clone();
-        Box::pin(async move { Ok((connect_to(&address).await?, address)) })
+    let ask = |address: &Address, accepted: Accepted| -> Stage<_, _> {
+        let (address, ask) = (address.clone(), ask.clone());
+        Box::pin(async move {
+            let stream = connect_to(&address).await?;
+            accepted.note();
+            ask(stream, address).await
+        })
     };
-    let ask = |(stream, address)| ask(stream, address);
     let limit = Limit::Until(Instant::now() + limit);
-    Ok(first_answer(std::slice::from_ref(address), limit, late, resolve, connect, ask).await?.answer)
+    Ok(first_answer(std::slice::from_ref(address), limit, late, resolve, ask).await?.answer)
 }
 
 /// Connects to one of the addresses that [`resolve`] returns.

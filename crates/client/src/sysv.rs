@@ -89,12 +89,7 @@ pub struct Semaphore {
 /// Each method is one request. Sets are identified by their ids. If a call fails, [`Error::errno`] says why; other errors
 /// are those of [`Direct`].
 ///
-/// ```no_run
-/// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-/// let (set, semaphores) = process.find(0x2a).await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!("process: sysv::Process", "let (set, semaphores) = process.find(0x2a).await?;")]
 #[derive(Clone, Debug)]
 pub struct Process {
     direct: Direct,
@@ -124,12 +119,7 @@ impl Direct {
     /// (`docs/protocol.md`, "ListUsers"). Fails with [`Status::NotFound`](super::Status::NotFound) if there is no such
     /// set.
     ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// let mut users = direct.set_users(set).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("direct: Direct, set: sysv::SetId", "let mut users = direct.set_users(set).await?;")]
     pub async fn set_users(&self, set: SetId) -> Result<Series<ListedUser>, Error> {
         let requested = of_set("list the users of", set);
         let request = SysvRequest::ListUsers { set };
@@ -163,12 +153,7 @@ impl Process {
     /// Finds the set with a key: `semget` without flags. Returns its id, and how many semaphores it has. Fails with
     /// [`Errno::NoEnt`] if there is none.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// let (set, semaphores) = process.find(0x2a).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("process: sysv::Process", "let (set, semaphores) = process.find(0x2a).await?;")]
     pub async fn find(&self, key: i32) -> Result<(SetId, u32), Error> {
         self.get("find", key, 0, 0).await
     }
@@ -176,12 +161,7 @@ impl Process {
     /// Creates a set: `semget` with IPC_CREAT and IPC_EXCL. The key 0 makes a set without a key. All values are 0. Returns
     /// the id. Fails with [`Errno::Exist`] if the key has a set.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// let set = process.create(0x2a, 3, 0o600).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("process: sysv::Process", "let set = process.create(0x2a, 3, 0o600).await?;")]
     pub async fn create(&self, key: i32, semaphores: u32, mode: u32) -> Result<SetId, Error> {
         let flags = IPC_CREAT | IPC_EXCL | (mode & 0o777);
         Ok(self.get("create", key, semaphores, flags).await?.0)
@@ -234,7 +214,7 @@ impl Process {
             let operations = Operations::encode(operations, &mut bytes).ok_or(Errno::TooBig)?;
             let (ids, caller) = (self.direct.next_ids(), self.caller);
             let request = SysvRequest::SemOp { ids, caller, set, wait_ms, operations };
-            let (opaque, answer) = self.connection().ask_cancelable(request).await?;
+            let (opaque, answer) = self.connection().ask(request).await?;
             let mut waiting = WaitingCall { connection: self.connection(), opaque: Some(opaque) };
             let answer = self.connection().success(answer).await;
             waiting.opaque = None;
@@ -245,24 +225,17 @@ impl Process {
 
     /// The owner, the mode and the times of a set: IPC_STAT.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// println!("{:#o}", process.stat(set).await?.ownership.mode);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "process: sysv::Process, set: sysv::SetId",
+        r#"println!("{:#o}", process.stat(set).await?.ownership.mode);"#,
+    )]
     pub async fn stat(&self, set: SetId) -> Result<SetStat, Error> {
         self.control("read", set, SetCommand::Stat, ResponseFrame::call_stat).await
     }
 
     /// The values of all semaphores of a set at one time: GETALL.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// println!("{:?}", process.values(set).await?);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("process: sysv::Process, set: sysv::SetId", r#"println!("{:?}", process.values(set).await?);"#)]
     pub async fn values(&self, set: SetId) -> Result<Vec<u16>, Error> {
         self.control("read", set, SetCommand::GetAll, ResponseFrame::call_values).await
     }
@@ -270,12 +243,10 @@ impl Process {
     /// The states of all semaphores of a set. The values are of one time; the rest is read after them, one semaphore after
     /// the other.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// println!("changed by process {}", process.semaphores(set).await?[0].pid);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "process: sysv::Process, set: sysv::SetId",
+        r#"println!("changed by process {}", process.semaphores(set).await?[0].pid);"#,
+    )]
     pub async fn semaphores(&self, set: SetId) -> Result<Vec<Semaphore>, Error> {
         let values = self.values(set).await?;
         requesting(|| of_set("read", set), async {
@@ -300,7 +271,7 @@ impl Process {
         for number in (first..).take(values.len()) {
             let commands = [SetCommand::GetPid, SetCommand::GetNCount, SetCommand::GetZCount];
             for command in commands.map(|command| command(number)) {
-                answers.push(self.connection().ask(self.command(set, command)).await?);
+                answers.push(self.connection().ask(self.command(set, command)).await?.1);
             }
         }
         let mut answers = answers.into_iter();
@@ -317,12 +288,7 @@ impl Process {
 
     /// Sets the value of a semaphore: SETVAL. Clears the adjustments that processes have of it.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// process.set_value(set, 0, 1).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_value(set, 0, 1).await?;")]
     pub async fn set_value(&self, set: SetId, number: u32, value: u16) -> Result<(), Error> {
         let command = SetCommand::SetValue(number, value.into());
         self.control("change", set, command, ResponseFrame::call_done).await
@@ -330,12 +296,7 @@ impl Process {
 
     /// Sets the values of all semaphores: SETALL. Clears the adjustments that processes have of them.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// process.set_values(set, &[1, 0, 0]).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_values(set, &[1, 0, 0]).await?;")]
     pub async fn set_values(&self, set: SetId, values: &[u16]) -> Result<(), Error> {
         // More do not fit on the wire, and no set has them.
         if values.len() > u16::MAX.into() {
@@ -346,27 +307,22 @@ impl Process {
 
     /// Sets the owner and the mode of a set: IPC_SET.
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::sysv::Ownership;
-    ///
-    /// process.set_ownership(set, Ownership { uid: 33, gid: 33, mode: 0o600 }).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "process: sysv::Process, set: sysv::SetId",
+        "use signalbox_client::sysv::Ownership;",
+        "process.set_ownership(set, Ownership { uid: 33, gid: 33, mode: 0o600 }).await?;",
+    )]
     pub async fn set_ownership(&self, set: SetId, ownership: Ownership) -> Result<(), Error> {
         self.control("change", set, SetCommand::SetOwnership(ownership), ResponseFrame::call_done).await
     }
 
     /// Removes a set: IPC_RMID. Calls that wait for it fail with [`Errno::IdRm`].
     ///
-    /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// let (set, _) = process.find(0x2a).await?;
-    /// process.remove(set).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "process: sysv::Process",
+        "let (set, _) = process.find(0x2a).await?;",
+        "process.remove(set).await?;",
+    )]
     pub async fn remove(&self, set: SetId) -> Result<(), Error> {
         self.control("remove", set, SetCommand::Remove, ResponseFrame::call_done).await
     }

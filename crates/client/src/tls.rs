@@ -20,7 +20,6 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
-use super::race::Stage;
 use super::reread::Reread;
 use super::socket::Closing;
 use super::{Address, Transport, socket};
@@ -82,15 +81,11 @@ pub enum TlsFilesError {
 
 /// TCP with TLS 1.3. The certificate of a server must name the host of its address, which may be an IP address.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use signalbox_client::{Client, Tls, TlsFiles};
-///
-/// let tls = Tls::load(&TlsFiles { ca: Some("/etc/signalbox/ca.pem".into()), identity: None })?;
-/// let client = Client::builder("lock.example.org".parse()?).transport(tls).connect().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!(
+    "",
+    r#"let tls = Tls::load(&TlsFiles { ca: Some("/etc/signalbox/ca.pem".into()), identity: None })?;"#,
+    r#"let client = Client::builder("lock.example.org".parse()?).transport(tls).connect().await?;"#,
+)]
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<Reread<Arc<ClientConfig>>>,
@@ -109,14 +104,7 @@ impl Tls {
     /// # Errors
     /// [`TlsFilesError`], which names the file and what is wrong with it.
     ///
-    /// ```no_run
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::{Tls, TlsFiles};
-    ///
-    /// let tls = Tls::load(&TlsFiles::default())?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", "let tls = Tls::load(&TlsFiles::default())?;")]
     pub fn load(files: &TlsFiles) -> Result<Self, TlsFilesError> {
         let identity = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
         let paths: Vec<_> = files.ca.iter().chain(identity).map(PathBuf::as_path).collect();
@@ -192,9 +180,10 @@ impl Transport for Tls {
 
     /// Of the addresses of the host, uses the first one with which the handshake succeeds.
     async fn connect(&self, address: Address, limit: Duration) -> Result<TlsStream, ConnectError> {
-        let shake_hands = |stream, address: Address| -> Stage<TlsStream, ConnectError> {
-            let tls = self.clone();
-            Box::pin(async move { tls.shake_hands(stream, &address).await })
+        let tls = self.clone();
+        let shake_hands = move |stream, address: Address| {
+            let tls = tls.clone();
+            async move { tls.shake_hands(stream, &address).await }
         };
         socket::first_of(&address, limit, shake_hands).await
     }

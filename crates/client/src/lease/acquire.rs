@@ -3,55 +3,42 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tracing::{Instrument, info_span};
 
+use super::builder::{Terms, cut_label};
 use super::claim::{AcquireSpec, Claim, WaitLimit};
 use super::client::Client;
 use super::clock::Moment;
-use super::command::AcquireFailure;
-use super::pending_acquire::PendingAcquire;
+use super::command::{AcquireFailure, AcquireOutcome, Command};
 use super::permit::Permit;
-use super::settings::{Terms, cut_label};
+use super::session_handle::SessionHandle;
 use crate::requested::{about, requesting};
-use crate::{Error, ErrorKind, Namespace, Status};
+use crate::{Disconnect, Error, ErrorKind, Namespace, Status};
 
 impl Client {
     /// A request for a limit: the declared semaphore of this name, or, if there is none, the counter, which requires
     /// [`Acquire::maximum`].
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.limit("deploys").acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.limit("deploys").acquire().await?;"#)]
     pub fn limit(&self, name: impl AsRef<[u8]>) -> Acquire<'_> {
         Acquire(AcquireRequest::new(self, vec![Claim::limit(name)]))
     }
 
     /// Requests resources of a semaphore; its capacity comes next.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    ///
-    /// let request = client.semaphore("deploys").capacity(3).resources(2).timeout(Duration::from_secs(30));
-    /// let permit = request.acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: Client",
+        r#"let request = client.semaphore("deploys").capacity(3).resources(2).timeout(Duration::from_secs(30));"#,
+        "let permit = request.acquire().await?;",
+    )]
     pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore<'_> {
         Semaphore { client: self, name: name.as_ref().to_vec() }
     }
 
     /// Requests resources of a counter; its maximum comes next.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let permit = client.counter("tenant/7").maximum(8).try_acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.counter("tenant/7").maximum(8).try_acquire().await?;"#)]
     pub fn counter(&self, name: impl AsRef<[u8]>) -> Counter<'_> {
         Counter { client: self, name: name.as_ref().to_vec() }
     }
@@ -59,15 +46,11 @@ impl Client {
     /// Requests several names as one permit, all or none. Clients that acquire several names in this way do not
     /// deadlock with each other, in whatever order they give the names.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::Claim;
-    ///
-    /// let claims = [Claim::semaphore("gpu", 4).resources(2), Claim::counter("licences", 10)];
-    /// let permit = client.acquire_all(claims).acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: Client",
+        r#"let claims = [Claim::semaphore("gpu", 4).resources(2), Claim::counter("licences", 10)];"#,
+        "let permit = client.acquire_all(claims).acquire().await?;",
+    )]
     pub fn acquire_all(&self, claims: impl IntoIterator<Item = Claim>) -> AcquireAll<'_> {
         AcquireAll(AcquireRequest::new(self, claims.into_iter().collect()))
     }
@@ -76,12 +59,7 @@ impl Client {
 impl Acquire<'_> {
     /// The maximum of a limit that is not declared ([`Claim::maximum`]).
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.limit("tenant/7").maximum(8).acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.limit("tenant/7").maximum(8).acquire().await?;"#)]
     pub fn maximum(mut self, maximum: u32) -> Self {
         self.0.claims = self.0.claims.into_iter().map(|claim| claim.maximum(maximum)).collect();
         self
@@ -90,12 +68,7 @@ impl Acquire<'_> {
 
 /// A request for a semaphore, before its capacity is given.
 ///
-/// ```no_run
-/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!("client: Client", r#"let permit = client.semaphore("deploys").capacity(3).acquire().await?;"#)]
 #[derive(Debug)]
 #[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct Semaphore<'a> {
@@ -107,12 +80,7 @@ impl<'a> Semaphore<'a> {
     /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
     /// [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.semaphore("deploys").capacity(3).acquire().await?;"#)]
     pub fn capacity(self, capacity: u32) -> Acquire<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::semaphore(self.name, capacity)]))
     }
@@ -120,12 +88,7 @@ impl<'a> Semaphore<'a> {
     /// Uses a semaphore that exists, usually a declared one, and does not create it. If it does not exist, the request
     /// fails with [`Status::NotFound`](crate::Status::NotFound).
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.semaphore("deploys").declared().acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.semaphore("deploys").declared().acquire().await?;"#)]
     pub fn declared(self) -> Acquire<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
     }
@@ -139,12 +102,7 @@ impl<'a> Semaphore<'a> {
     /// # Errors
     /// [`Status::NotFound`](crate::Status::NotFound) if the semaphore does not exist; else as [`Client::direct`].
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// println!("{} GPUs are free", client.semaphore("gpu").available().await?);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"println!("{} GPUs are free", client.semaphore("gpu").available().await?);"#)]
     pub async fn available(self) -> Result<u32, Error> {
         let Self { client, name } = self;
         requesting(|| about("inspect", Namespace::Semaphores, &name), async {
@@ -156,12 +114,7 @@ impl<'a> Semaphore<'a> {
 
 /// A request for a counter, before its maximum is given.
 ///
-/// ```no_run
-/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-/// let permit = client.counter("tenant/7").maximum(8).acquire().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!("client: Client", r#"let permit = client.counter("tenant/7").maximum(8).acquire().await?;"#)]
 #[derive(Debug)]
 #[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct Counter<'a> {
@@ -172,12 +125,7 @@ pub struct Counter<'a> {
 impl<'a> Counter<'a> {
     /// The maximum of the counter for this request: the request does not raise the consumption above it.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.counter("tenant/7").maximum(8).acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", r#"let permit = client.counter("tenant/7").maximum(8).acquire().await?;"#)]
     pub fn maximum(self, maximum: u32) -> Acquire<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::counter(self.name, maximum)]))
     }
@@ -299,13 +247,55 @@ async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Res
     let mut asked_at = client.now();
     loop {
         client.check_maker()?;
-        match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
+        match PendingAcquire::run(client.session(terms), Arc::clone(spec), asked_at).await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
             Err(AcquireFailure::SessionEnded { down_since }) => {
                 asked_at = down_since.into_iter().fold(asked_at, Moment::max);
             }
         }
+    }
+}
+
+/// An acquire that waits for its outcome. A grant is never leaked: it becomes a permit, or it is released when this is dropped.
+#[derive(Debug)]
+struct PendingAcquire {
+    session: Arc<SessionHandle>,
+    /// `None`: the outcome was received.
+    outcome: Option<oneshot::Receiver<AcquireOutcome>>,
+}
+
+impl PendingAcquire {
+    /// Acquires in a session, and waits for the outcome. Dropping the future cancels the acquire.
+    async fn run(
+        session: Arc<SessionHandle>,
+        spec: Arc<AcquireSpec>,
+        asked_at: Moment,
+    ) -> Result<Permit, AcquireFailure> {
+        let outcome = session.acquire(Arc::clone(&spec), asked_at);
+        let mut pending = Self { session: Arc::clone(&session), outcome: Some(outcome) };
+        let received = pending.outcome.as_mut().expect("it is not received yet").await;
+        pending.outcome = None;
+        match received.unwrap_or(Err(AcquireFailure::SessionEnded { down_since: None })) {
+            Ok(grant) => Ok(Permit::new(session, grant, spec)),
+            Err(AcquireFailure::SessionEnded { .. }) if session.is_abandoned() => {
+                Err(AcquireFailure::Final(Disconnect::Stopped.into()))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+impl Drop for PendingAcquire {
+    fn drop(&mut self) {
+        let Some(outcome) = &mut self.outcome else { return };
+        // Closing the channel first means that the driver either has sent the grant or finds the caller gone.
+        outcome.close();
+        if let Ok(Ok(grant)) = outcome.try_recv() {
+            self.session.send(Command::Release { grant: grant.granted.grant, is_done: false, reply: None });
+        }
+        // The driver ignores this if the acquire has ended.
+        self.session.send(Command::CancelAcquires);
     }
 }
 
@@ -451,12 +441,7 @@ macro_rules! request_methods {
 
             /// As [`Self::shared`], without waiting: for a client that works only if no other one does.
             ///
-            /// ```no_run
-            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-            /// let flight = client.limit("page/7").try_shared().await?;
-            /// # Ok(())
-            /// # }
-            /// ```
+            #[doc = example!("client: Client", r#"let flight = client.limit("page/7").try_shared().await?;"#)]
             pub async fn try_shared(self) -> Result<Flight, Error> {
                 self.0.share(false).await
             }
@@ -499,13 +484,11 @@ macro_rules! request_methods {
 
 /// A request for resources of one name.
 ///
-/// ```no_run
-/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-/// let request = client.semaphore("deploys").capacity(3).queue_max(10);
-/// let permit = request.acquire().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!(
+    "client: Client",
+    r#"let request = client.semaphore("deploys").capacity(3).queue_max(10);"#,
+    "let permit = request.acquire().await?;",
+)]
 #[derive(Debug)]
 #[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct Acquire<'a>(AcquireRequest<'a>);
@@ -515,12 +498,10 @@ request_methods!(Acquire, "client.semaphore(\"deploys\").capacity(3)");
 impl Acquire<'_> {
     /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.semaphore("gpu").capacity(4).resources(2).acquire().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: Client",
+        r#"let permit = client.semaphore("gpu").capacity(4).resources(2).acquire().await?;"#,
+    )]
     pub fn resources(mut self, resources: u32) -> Self {
         self.0.claims = self.0.claims.into_iter().map(|claim| claim.resources(resources)).collect();
         self
@@ -532,13 +513,11 @@ impl Acquire<'_> {
     /// The request fails with [`Status::NoSuchSlot`](crate::Status::NoSuchSlot) if the semaphore has no such
     /// slot.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.semaphore("gpu").declared().slot(3).acquire().await?;
-    /// assert_eq!(permit.slots(), [3]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: Client",
+        r#"let permit = client.semaphore("gpu").declared().slot(3).acquire().await?;"#,
+        "assert_eq!(permit.slots(), [3]);",
+    )]
     pub fn slot(mut self, slot: u16) -> Self {
         self.0.claims = self.0.claims.into_iter().map(|claim| claim.slot(slot)).collect();
         self
@@ -547,15 +526,11 @@ impl Acquire<'_> {
 
 /// A request for resources of several names: all of them are granted, or none.
 ///
-/// ```no_run
-/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::Claim;
-///
-/// let request = client.acquire_all([Claim::counter("a", 1), Claim::semaphore("b", 2)]);
-/// let permit = request.try_acquire().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!(
+    "client: Client",
+    r#"let request = client.acquire_all([Claim::counter("a", 1), Claim::semaphore("b", 2)]);"#,
+    "let permit = request.try_acquire().await?;",
+)]
 #[derive(Debug)]
 #[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct AcquireAll<'a>(AcquireRequest<'a>);

@@ -1,4 +1,4 @@
-//! Creates clients.
+//! Creates clients, and the settings that all sessions of a client share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
-use super::settings::{Settings, Terms, cut_label};
 use super::transport::{Dial, Tcp, Transport};
 use crate::{Address, ConnectError, Error, Token};
+use signalbox_protocol::LABEL_BYTES_MAX;
 
 /// The default of [`Builder::unreachable_after`].
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
@@ -31,21 +31,13 @@ const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// ```
 #[must_use = "a builder does nothing before connect() or build()"]
 pub struct Builder {
-    addresses: Vec<Address>,
-    label: Vec<u8>,
-    ttl: Option<Duration>,
-    token: Option<Token>,
-    unreachable_after: Duration,
-    dial: Arc<dyn Dial>,
-    clock: Arc<dyn Clock>,
-    seed: Option<u64>,
-    first: Option<Address>,
+    settings: Settings,
     in_this_runtime: bool,
 }
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Builder").field("addresses", &self.settings.addresses).finish_non_exhaustive()
     }
 }
 
@@ -58,13 +50,7 @@ impl Client {
     /// [`Status::UnknownCommand`](crate::Status::UnknownCommand) if the server has no sessions, as yrmcdsd: use
     /// [`PlainClient`](crate::PlainClient) there.
     ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use signalbox_client::Client;
-    /// let client = Client::connect(&"lock.example.org:11215".parse()?).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let client = Client::connect(&"lock.example.org:11215".parse()?).await?;"#)]
     pub async fn connect(address: &Address) -> Result<Self, Error> {
         Self::builder(address.clone()).connect().await
     }
@@ -92,32 +78,28 @@ impl Client {
 
 impl Builder {
     fn new(address: Address) -> Self {
-        Self {
+        let settings = Settings {
             addresses: vec![address],
-            label: Vec::new(),
-            ttl: None,
+            first: None,
+            terms: Terms { label: Vec::new(), ttl: None },
             token: None,
             unreachable_after: UNREACHABLE_AFTER,
             dial: Arc::new(Tcp),
             clock: Arc::new(BootClock),
-            seed: None,
-            first: None,
-            in_this_runtime: false,
-        }
+            seed: fastrand::u64(..),
+        };
+        Self { settings, in_this_runtime: false }
     }
 
     /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215. A host
     /// name with several addresses is as good as all of them: it is resolved each time that the client connects.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Client::builder("lock-a.example.org".parse()?).address("lock-b.example.org".parse()?);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        r#"let builder = Client::builder("lock-a.example.org".parse()?).address("lock-b.example.org".parse()?);"#,
+    )]
     pub fn address(mut self, address: Address) -> Self {
-        self.addresses.push(address);
+        self.settings.addresses.push(address);
         self
     }
 
@@ -126,15 +108,9 @@ impl Builder {
     ///
     /// [`Acquire::label`]: super::Acquire::label
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Client::builder("lock.example.org".parse()?).label("nightly report");
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).label("nightly report");"#)]
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        self.label = cut_label(label.as_ref());
+        self.settings.terms.label = cut_label(label.as_ref());
         self
     }
 
@@ -144,33 +120,22 @@ impl Builder {
     ///
     /// [`Acquire::ttl`]: super::Acquire::ttl
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    /// let builder = Client::builder("lock.example.org".parse()?).ttl(Duration::from_secs(60));
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).ttl(Duration::from_secs(60));"#)]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.settings.terms.ttl = Some(ttl);
         self
     }
 
     /// The token that every connection shows, which decides what the client may do. Without TLS, it is not sent to other
     /// machines, unless [`Token::over_plain`] allows that.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::Token;
-    /// let token = Token::from_file("/etc/worker/token")?;
-    /// let builder = Client::builder("lock.example.org".parse()?).token(token);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        r#"let token = Token::from_file("/etc/worker/token")?;"#,
+        r#"let builder = Client::builder("lock.example.org".parse()?).token(token);"#,
+    )]
     pub fn token(mut self, token: Token) -> Self {
-        self.token = Some(token);
+        self.settings.token = Some(token);
         self
     }
 
@@ -180,67 +145,43 @@ impl Builder {
     /// [`Acquire::acquire_or_proceed`]: super::Acquire::acquire_or_proceed
     /// [`ErrorKind::Unreachable`]: crate::ErrorKind::Unreachable
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    /// let builder = Client::builder("lock.example.org".parse()?).unreachable_after(Duration::from_secs(2));
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "",
+        r#"let builder = Client::builder("lock.example.org".parse()?).unreachable_after(Duration::from_secs(2));"#,
+    )]
     pub fn unreachable_after(mut self, limit: Duration) -> Self {
-        self.unreachable_after = limit;
+        self.settings.unreachable_after = limit;
         self
     }
 
     /// The transport; TCP by default.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::Tcp;
-    /// let builder = Client::builder("lock.example.org".parse()?).transport(Tcp);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).transport(Tcp);"#)]
     pub fn transport(mut self, transport: impl Transport) -> Self {
-        self.dial = Arc::new(transport);
+        self.settings.dial = Arc::new(transport);
         self
     }
 
     /// The clock that measures leases; [`BootClock`] by default. For simulations.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::BootClock;
-    /// let builder = Client::builder("lock.example.org".parse()?).clock(BootClock);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).clock(BootClock);"#)]
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
+        self.settings.clock = Arc::new(clock);
         self
     }
 
     /// The seed of the random pauses between attempts to connect; random by default. For simulations that are replayed.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Client::builder("lock.example.org".parse()?).seed(4711);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).seed(4711);"#)]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.settings.seed = seed;
         self
     }
 
     /// Begins with this address, one of those that were given or to which one of them is resolved, instead of any of them.
     #[doc(hidden)] // For the command line.
     pub fn begin_with(mut self, address: Address) -> Self {
-        self.first = Some(address);
+        self.settings.first = Some(address);
         self
     }
 
@@ -248,13 +189,7 @@ impl Builder {
     /// task that blocks this runtime for long loses the leases, and dropping the client does not wait until its session is
     /// closed. For simulations, and for programs that cannot start threads.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let builder = Client::builder("lock.example.org".parse()?).in_this_runtime();
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).in_this_runtime();"#)]
     pub fn in_this_runtime(mut self) -> Self {
         self.in_this_runtime = true;
         self
@@ -266,13 +201,7 @@ impl Builder {
     /// # Errors
     /// The error of the last address, if all addresses fail.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = Client::builder("lock.example.org".parse()?).connect().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let client = Client::builder("lock.example.org".parse()?).connect().await?;"#)]
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.build()?;
         client.await_open().await?;
@@ -284,29 +213,46 @@ impl Builder {
     /// # Errors
     /// [`ConnectError::Thread`] if the thread that renews leases cannot be started.
     ///
-    /// ```no_run
-    /// # use signalbox_client::Client;
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = Client::builder("lock.example.org".parse()?).build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("", r#"let client = Client::builder("lock.example.org".parse()?).build()?;"#)]
     pub fn build(self) -> Result<Client, Error> {
         let executor = if self.in_this_runtime {
             Executor::Caller(tokio::runtime::Handle::current())
         } else {
             Executor::thread().map_err(|source| ConnectError::Thread { source: Arc::new(source) })?
         };
-        let settings = Settings {
-            addresses: self.addresses,
-            terms: Terms { label: self.label, ttl: self.ttl },
-            token: self.token,
-            unreachable_after: self.unreachable_after,
-            dial: self.dial,
-            clock: self.clock,
-            first: self.first,
-            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-        };
-        Ok(Client::new(settings, executor))
+        Ok(Client::new(self.settings, executor))
     }
+}
+
+/// The longest time for one address to answer, and to attach a session after that.
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+
+/// What a session is opened with. All that it holds has these terms.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Terms {
+    pub(super) label: Vec<u8>,
+    /// The time to live; `None`: the server's default.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// As much of a label as the protocol allows.
+pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
+    label[..label.len().min(LABEL_BYTES_MAX)].to_vec()
+}
+
+/// The settings of a client.
+#[derive(Clone)]
+pub(super) struct Settings {
+    /// At least one.
+    pub(super) addresses: Vec<Address>,
+    /// The address with which the first round begins, perhaps one of those of a name. `None`: any, which spreads clients over the
+    /// servers.
+    pub(super) first: Option<Address>,
+    pub(super) terms: Terms,
+    pub(super) token: Option<Token>,
+    /// For how long no server may be reachable before acquires fail.
+    pub(super) unreachable_after: Duration,
+    pub(super) dial: Arc<dyn Dial>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) seed: u64,
 }

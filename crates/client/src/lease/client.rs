@@ -5,15 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::builder::{Settings, Terms};
 use super::clock::Moment;
 use super::command::Command;
 use super::executor::Executor;
 use super::link::ask_first;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
-use super::settings::{Settings, Terms};
 use crate::maker::Maker;
-use crate::race::Stage;
 use crate::{Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
@@ -127,11 +126,12 @@ impl Client {
     pub async fn direct(&self) -> Result<Direct, Error> {
         self.check_maker()?;
         let settings = &self.inner.settings;
-        let enter = |connection| -> Stage<Direct, Error> {
-            let (label, token) = (settings.terms.label.clone(), settings.token.clone());
-            Box::pin(async move { Direct::enter(connection, &label, token.as_ref()).await })
-        };
-        Ok(ask_first(settings, &settings.addresses, None, enter).await?.answer)
+        let first = ask_first(settings, &settings.addresses, None, |connection, settings| {
+            Box::pin(async move {
+                Direct::enter(connection, &settings.terms.label, settings.token.as_ref()).await
+            })
+        });
+        Ok(first.await?.answer)
     }
 
     /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is
@@ -139,11 +139,7 @@ impl Client {
     ///
     /// Dropping the last clone and the last permit does the same, but blocks the thread, for 1 s at most.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) {
-    /// client.close().await;
-    /// # }
-    /// ```
+    #[doc = example!("client: Client", "client.close().await;")]
     pub async fn close(self) {
         if self.check_maker().is_err() {
             return;

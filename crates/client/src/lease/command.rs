@@ -9,12 +9,7 @@ use super::clock::Moment;
 use super::validity::PermitValidity;
 use crate::Error;
 use signalbox_model::GrantId;
-use signalbox_protocol::OpenedSession;
-
-/// Identifies an acquire between its caller and the driver. A [`RequestId`](signalbox_protocol::RequestId) is the number
-/// that the server sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket(pub(super) u64);
+use signalbox_protocol::{AllGranted, OpenedSession};
 
 /// What a driver is asked to do.
 #[derive(Debug)]
@@ -22,13 +17,12 @@ pub(super) enum Command {
     /// Replies once the session is open, or every address has failed.
     AwaitOpen(oneshot::Sender<Result<(), Error>>),
     Acquire {
-        ticket: Ticket,
         asked_at: Moment,
         spec: Arc<AcquireSpec>,
         reply: oneshot::Sender<AcquireOutcome>,
     },
-    /// The caller of the acquire no longer waits for it.
-    CancelAcquire { ticket: Ticket },
+    /// A caller has closed its channel: it no longer waits for its acquire.
+    CancelAcquires,
     Release {
         grant: GrantId,
         /// The work of its single flight is done.
@@ -51,11 +45,7 @@ pub(super) type AcquireOutcome = Result<HeldGrant, AcquireFailure>;
 /// A grant of the server. The receiver of the reply has to make it a permit or release it.
 #[derive(Debug)]
 pub(super) struct HeldGrant {
-    pub(super) id: GrantId,
-    /// The capacity of each claim, in the order of the claims.
-    pub(super) capacities: Vec<u32>,
-    /// The slots of each claim, in the same order.
-    pub(super) slots: Vec<Vec<u16>>,
+    pub(super) granted: AllGranted<Vec<u32>, Vec<Vec<u16>>>,
     pub(super) validity: Arc<PermitValidity>,
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
+use super::builder::Settings;
 use super::claim::{AcquireSpec, WaitLimit};
 use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
@@ -24,16 +25,15 @@ use super::link::{
     keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
-use super::request::{
-    Operation, ReceivedGrant, ReleaseCaller, Request, Transmission, read_granted, read_released,
-};
+use super::request::{Operation, ReleaseCaller, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
-use super::session_load::SessionLoad;
-use super::settings::Settings;
+use super::session_handle::SessionLoad;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::{Address, Disconnect, Error, ErrorKind, Lost};
 use signalbox_model::{GraceLeft, GrantId, Notice, RequestId, Status, VerifiedGrant};
-use signalbox_protocol::{Extended, Moved, OpenedSession, ReceivedNotice, ResponseFrame, WaitingRequest};
+use signalbox_protocol::{
+    AllGranted, Extended, Moved, OpenedSession, ReceivedNotice, ResponseFrame, WaitingRequest,
+};
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
@@ -201,11 +201,11 @@ impl Driver {
                 self.load.remove();
                 drop(reply.send(Err(self.session_ended())));
             }
-            Command::Acquire { ticket, asked_at, spec, reply } => {
-                self.requests.add(Operation::Acquire { ticket, spec, asked_at, reply: Some(reply) });
+            Command::Acquire { asked_at, spec, reply } => {
+                self.requests.add(Operation::Acquire { spec, asked_at, reply: Some(reply) });
             }
-            Command::CancelAcquire { ticket } => {
-                if let Some(id) = self.requests.find(ticket) {
+            Command::CancelAcquires => {
+                for id in self.requests.abandoned_acquires() {
                     drop(self.cancel(id));
                 }
             }
@@ -432,12 +432,12 @@ impl Driver {
                     drop(caller.reply.send(read_released(frame, is_repeated)));
                 }
             }
-            Operation::Acquire { ticket, spec, asked_at, reply } => {
+            Operation::Acquire { spec, asked_at, reply } => {
                 if frame.status == Status::ShuttingDown.code() && reply.is_some() {
                     // The acquire waits for the next server. If it has a place, which belongs to its number, it does so
                     // under that number; otherwise under a new one, since this one was answered. This server accepts no
                     // more requests, so the client disconnects first.
-                    let operation = Operation::Acquire { ticket, spec, asked_at, reply };
+                    let operation = Operation::Acquire { spec, asked_at, reply };
                     match place {
                         Some(_) => self.requests.put_back(id, Request { operation, transmission, place }),
                         None => self.requests.add(operation),
@@ -445,7 +445,7 @@ impl Driver {
                     return self.disconnected(&Disconnect::ClosedByServer);
                 }
                 match read_granted(frame, &spec) {
-                    Ok(grant) => self.granted(grant, is_repeated, reply),
+                    Ok(granted) => self.granted(granted, is_repeated, reply),
                     Err(error) => {
                         self.load.remove();
                         if let Some(reply) = reply {
@@ -460,11 +460,11 @@ impl Driver {
     /// An acquire was granted.
     fn granted(
         &mut self,
-        grant: ReceivedGrant,
+        granted: AllGranted<Vec<u32>, Vec<Vec<u16>>>,
         is_repeated: bool,
         reply: Option<oneshot::Sender<AcquireOutcome>>,
     ) {
-        let ReceivedGrant { id, capacities, slots } = grant;
+        let id = granted.grant;
         if is_repeated {
             // The answer may be old, and the grant revoked since.
             self.verify(id);
@@ -476,7 +476,7 @@ impl Driver {
             return drop(reply.send(Err(self.session_ended())));
         }
         let validity = self.grants.insert(id, &self.lease);
-        if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
+        if reply.send(Ok(HeldGrant { granted, validity })).is_err() {
             // The caller is gone.
             self.release(id, false, None);
         }

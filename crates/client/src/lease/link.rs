@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::builder::{ATTEMPT_MAX, Settings, Terms};
 use super::clock::{Clock, Moment};
-use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::validity::safe_duration;
 use crate::connection::{Answers, Connection};
-use crate::race::{First, Limit, Stage, first_answer};
+use crate::race::{Accepted, First, Limit, Stage, first_answer};
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
@@ -78,9 +78,11 @@ pub(super) struct Attached {
 #[derive(Debug)]
 pub(super) struct Greeted {
     connection: Connection,
+    /// Kept for further requests.
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
     features: Features,
+    /// That was shown to the server.
     token: Option<Token>,
 }
 
@@ -131,10 +133,7 @@ impl Link {
 /// A connection to which a session is attached.
 #[derive(Debug)]
 pub(super) struct SessionConnection {
-    connection: Connection,
-    /// Kept for further requests.
-    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
-    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+    greeted: Greeted,
     /// When the last request was sent that the server has answered: the lease was renewed after that.
     renewed_at: Moment,
     /// When the KeepAlive was sent that is not answered.
@@ -145,9 +144,6 @@ pub(super) struct SessionConnection {
     round_trip: Duration,
     /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
     sent: VecDeque<(Opaque, Moment)>,
-    features: Features,
-    /// That was shown to the server.
-    token: Option<Token>,
     clock: Arc<dyn Clock>,
 }
 
@@ -157,7 +153,8 @@ impl SessionConnection {
     /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
     pub(super) fn post(&mut self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
         let now = self.clock.now();
-        let opaque = self.connection.post(request, tag, &self.sender, Answers::One)?;
+        let Greeted { connection, sender, .. } = &self.greeted;
+        let opaque = connection.post(request, tag, sender, Answers::One)?;
         self.sent.push_back((opaque, now));
         Ok(())
     }
@@ -174,25 +171,25 @@ impl SessionConnection {
         tokio::select! {
             // Responses that were received before the connection ended count.
             biased;
-            Some((tag, frame)) = self.responses.recv() => {
+            Some((tag, frame)) = self.greeted.responses.recv() => {
                 // The notices that follow count from this request or from a later one.
                 if let Some(answered) = self.sent.iter().position(|(opaque, _)| *opaque == frame.opaque) {
                     self.sent.drain(..answered);
                 }
                 LinkEvent::Response(tag, frame)
             }
-            reason = self.connection.ended() => LinkEvent::Disconnected(reason),
+            reason = self.greeted.connection.ended() => LinkEvent::Disconnected(reason),
         }
     }
 
     /// Whether the server says where the nodes of its cluster are.
     pub(super) fn says_where(&self) -> bool {
-        self.features.contains(Features::WHERE)
+        self.greeted.features.contains(Features::WHERE)
     }
 
     /// The token that was shown to the server.
     pub(super) fn token(&self) -> Option<&Token> {
-        self.token.as_ref()
+        self.greeted.token.as_ref()
     }
 
     /// When the last request was sent that the server has answered.
@@ -306,7 +303,7 @@ pub(super) async fn ask_first<T: Send + 'static>(
     settings: &Settings,
     addresses: &[Address],
     last: Option<&Address>,
-    ask: impl Fn(Connection) -> Stage<T, Error>,
+    ask: fn(Connection, Settings) -> Stage<T, Error>,
 ) -> Result<First<T>, Error> {
     let dial = || Arc::clone(&settings.dial);
     let resolve = |address: &Address| -> Stage<Vec<Address>, Error> {
@@ -319,8 +316,16 @@ pub(super) async fn ask_first<T: Send + 'static>(
             Ok(resolved)
         })
     };
-    let connect = |address: &Address, accepted| dial().connect(address.clone(), ATTEMPT_MAX, accepted);
-    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, resolve, connect, ask).await
+    let ask = |address: &Address, accepted: Accepted| -> Stage<T, Error> {
+        let connecting = dial().connect(address.clone(), ATTEMPT_MAX, accepted.clone());
+        let settings = settings.clone();
+        Box::pin(async move {
+            let connection = connecting.await?;
+            accepted.note();
+            ask(connection, settings).await
+        })
+    };
+    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, resolve, ask).await
 }
 
 /// Connects to the first of several addresses that answers Hello.
@@ -329,11 +334,8 @@ async fn greet_first(
     addresses: &[Address],
     last: Option<&Address>,
 ) -> Result<First<Greeted>, Error> {
-    let say_hello = |connection| -> Greeting {
-        let (label, token) = (settings.terms.label.clone(), settings.token.clone());
-        Box::pin(async move { say_hello(connection, &label, token.as_ref()).await })
-    };
-    ask_first(settings, addresses, last, say_hello).await
+    ask_first(settings, addresses, last, |connection, settings| Box::pin(say_hello(connection, settings)))
+        .await
 }
 
 /// Connects to an address and says Hello.
@@ -355,11 +357,14 @@ pub(super) fn greet_with_another_token(settings: &Settings, address: Address, re
 }
 
 /// Sends Hello, and waits for the answer.
-async fn say_hello(connection: Connection, label: &[u8], token: Option<&Token>) -> Result<Greeted, Error> {
+async fn say_hello(
+    connection: Connection,
+    Settings { terms, token, .. }: Settings,
+) -> Result<Greeted, Error> {
     let (sender, mut responses) = mpsc::unbounded_channel();
-    let token = Token::latest(token).await;
+    let token = Token::latest(token.as_ref()).await;
     let credentials = connection.credentials(token.as_ref())?;
-    let features = Features::PLACES;
+    let (label, features) = (&terms.label[..], Features::PLACES);
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
@@ -414,7 +419,6 @@ async fn attach_over(
 ) -> Result<(OpenedSession, SessionConnection), Error> {
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
-    let Greeted { connection, sender, responses, features, token } = greeted;
     let sent = clock.now();
     let request = match target {
         Target::Opened(OpenedSession { session, key, .. }) => {
@@ -422,22 +426,18 @@ async fn attach_over(
         }
         Target::New(key) => Extended::OpenSession { ttl, label, key },
     };
-    let frame = connection.ask_for_success(request).await?;
+    let frame = greeted.connection.ask_for_success(request).await?;
     let session = match target {
         Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         Target::New(_) => frame.opened()?,
     };
     let connection = SessionConnection {
-        connection,
-        sender,
-        responses,
+        greeted,
         renewed_at: sent,
         keep_alive_sent: None,
         kept_alive_at: sent,
         round_trip: clock.now().since(sent),
         sent: VecDeque::from([(frame.opaque, sent)]),
-        features,
-        token,
         clock,
     };
     Ok((session, connection))

@@ -6,15 +6,12 @@
 //! 1. `acquire` collects the options into the `AcquireSpec` of `claim`, and repeats the acquire if its session is lost.
 //! 2. The `session_pool` of the `client` chooses a session, or opens one: a `session_handle` with a `driver` that runs in
 //!    the `executor`.
-//! 3. `pending_acquire` sends a `command` to the driver and waits for the outcome.
+//! 3. `acquire` sends a `command` to the driver and waits for the outcome.
 //! 4. `driver` adds the `request` to the `request_table`, and sends it over the `link`. `reconnect` decides when and
 //!    where to connect.
-//! 5. The answer adds the grant to the `grant_table` with its `validity`; `pending_acquire` makes it a `permit`.
+//! 5. The answer adds the grant to the `grant_table` with its `validity`; `acquire` makes it a `permit`.
 //!
-//! The `grant_table` also computes when a `revocation` takes effect.
-//!
-//! `session_load` limits how many acquires share a session; `clock`, `transport`, `settings` and `builder` are what a
-//! client is configured with.
+//! `clock`, `transport` and `builder` are what a client is configured with.
 
 mod acquire;
 mod builder;
@@ -27,15 +24,12 @@ mod executor;
 mod grant_table;
 mod guide;
 mod link;
-mod pending_acquire;
 mod permit;
 mod reconnect;
 mod request;
 mod request_table;
 mod session_handle;
-mod session_load;
 mod session_pool;
-mod settings;
 mod transport;
 mod validity;
 

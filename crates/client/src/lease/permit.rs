@@ -66,13 +66,12 @@ impl Permit {
     /// refuses a lower id than it has seen is safe from writes of earlier holders (`docs/semantics.md`, "Fencing
     /// tokens").
     ///
-    /// ```no_run
-    /// # fn example(permit: &signalbox_client::Permit) {
-    /// let sql = format!("UPDATE report SET fence = {0} WHERE fence <= {0}", permit.id().0);
-    /// # }
-    /// ```
+    #[doc = example!(
+        "permit: &Permit",
+        r#"let sql = format!("UPDATE report SET fence = {0} WHERE fence <= {0}", permit.id().0);"#,
+    )]
     pub fn id(&self) -> GrantId {
-        self.grant.id
+        self.grant.granted.grant
     }
 
     /// The claims that were requested and granted.
@@ -91,13 +90,9 @@ impl Permit {
     /// For each claim, in the order of [`Self::claims`]: the semaphore's actual capacity, which may differ from the
     /// requested one, or the counter's maximum as requested.
     ///
-    /// ```no_run
-    /// # fn example(permit: &signalbox_client::Permit) {
-    /// println!("one of {}", permit.capacities()[0]);
-    /// # }
-    /// ```
+    #[doc = example!("permit: &Permit", r#"println!("one of {}", permit.capacities()[0]);"#)]
     pub fn capacities(&self) -> &[u32] {
-        &self.grant.capacities
+        &self.grant.granted.capacities
     }
 
     /// The claims whose semaphore has another capacity than the one that was requested, with the capacity that it has.
@@ -118,13 +113,11 @@ impl Permit {
     /// The numbers of the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
     /// semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
     ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
-    /// let permit = client.semaphore("gpu").declared().acquire().await?;
-    /// println!("on GPU {}", permit.slots()[0]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "client: Client",
+        r#"let permit = client.semaphore("gpu").declared().acquire().await?;"#,
+        r#"println!("on GPU {}", permit.slots()[0]);"#,
+    )]
     pub fn slots(&self) -> &[u16] {
         self.slots_of(0)
     }
@@ -139,7 +132,7 @@ impl Permit {
     /// # }
     /// ```
     pub fn slots_of(&self, claim: usize) -> &[u16] {
-        self.grant.slots.get(claim).map_or(&[], |slots| slots)
+        self.grant.granted.slots.get(claim).map_or(&[], |slots| slots)
     }
 
     /// Whether the permit is held now.
@@ -161,12 +154,7 @@ impl Permit {
 
     /// How long the permit is held at least, if it is not renewed from now on; `None` if it is lost.
     ///
-    /// ```no_run
-    /// # fn example(permit: &signalbox_client::Permit) {
-    /// # use std::time::Duration;
-    /// let enough = permit.time_left() > Some(Duration::from_secs(2));
-    /// # }
-    /// ```
+    #[doc = example!("permit: &Permit", "let enough = permit.time_left() > Some(Duration::from_secs(2));")]
     pub fn time_left(&self) -> Option<Duration> {
         self.grant.validity.remaining()
     }
@@ -190,12 +178,11 @@ impl Permit {
     /// Resolves when an administrator revokes the permit. The permit is held during the grace period, which
     /// [`Self::time_left`] includes from then on; [`Self::lost`] resolves at its end.
     ///
-    /// ```no_run
-    /// # async fn example(permit: signalbox_client::Permit) {
-    /// permit.revocation().await;
-    /// println!("to be released within {:?}", permit.time_left());
-    /// # }
-    /// ```
+    #[doc = example!(
+        "permit: Permit",
+        "permit.revocation().await;",
+        r#"println!("to be released within {:?}", permit.time_left());"#,
+    )]
     pub async fn revocation(&self) {
         self.grant.validity.revocation().await;
     }
@@ -234,13 +221,11 @@ impl Permit {
     /// # Errors
     /// If the permit is lost or no server is connected. The permit is then released, also if the future is dropped.
     ///
-    /// ```no_run
-    /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
-    /// let handed = permit.hand_over().await?;
-    /// println!("session {} holds grant {}", handed.session, handed.grant.0);
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!(
+        "permit: Permit",
+        "let handed = permit.hand_over().await?;",
+        r#"println!("session {} holds grant {}", handed.session, handed.grant.0);"#,
+    )]
     pub async fn hand_over(mut self) -> Result<HandedOver, Error> {
         let (reply, session) = oneshot::channel();
         self.session.send(Command::Isolate(reply));
@@ -268,12 +253,7 @@ impl Permit {
     /// [`ErrorKind::Unanswered`](crate::ErrorKind::Unanswered) after 5 s: the client repeats the release in the background, until
     /// it is answered or the lease ends.
     ///
-    /// ```no_run
-    /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
-    /// permit.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    #[doc = example!("permit: Permit", "permit.release().await?;")]
     pub async fn release(self) -> Result<(), Error> {
         self.give_back(false).await
     }
@@ -320,13 +300,11 @@ impl Permit {
 /// A session that this process has handed over. Another process can attach it, which renews it, and close it
 /// ([`Direct`](crate::Direct)).
 ///
-/// ```no_run
-/// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
-/// let handed = permit.hand_over().await?;
-/// println!("attach session {} within {:?}", handed.session, handed.ttl);
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!(
+    "permit: Permit",
+    "let handed = permit.hand_over().await?;",
+    r#"println!("attach session {} within {:?}", handed.session, handed.ttl);"#,
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver {
     /// The session's number.

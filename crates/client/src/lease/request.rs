@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::claim::AcquireSpec;
 use super::clock::Moment;
-use super::command::{AcquireOutcome, Ticket};
+use super::command::AcquireOutcome;
 use super::link::{SessionConnection, Tag};
 use crate::{Disconnect, Error, Lost, success};
 use signalbox_model::{GrantId, Place, RequestIds, Status};
@@ -34,7 +34,6 @@ pub(super) enum Transmission {
 #[derive(Debug)]
 pub(super) enum Operation {
     Acquire {
-        ticket: Ticket,
         spec: Arc<AcquireSpec>,
         asked_at: Moment,
         /// `None` once the caller is gone or was answered. A grant is then released.
@@ -115,20 +114,15 @@ pub(super) fn read_released(frame: &ResponseFrame, is_repeated: bool) -> Result<
     }
 }
 
-/// The grant in the answer to an acquire.
-pub(super) struct ReceivedGrant {
-    pub(super) id: GrantId,
-    pub(super) capacities: Vec<u32>,
-    pub(super) slots: Vec<Vec<u16>>,
-}
-
 /// The answer to an acquire.
-pub(super) fn read_granted(frame: &ResponseFrame, spec: &AcquireSpec) -> Result<ReceivedGrant, Error> {
+pub(super) fn read_granted(
+    frame: &ResponseFrame,
+    spec: &AcquireSpec,
+) -> Result<AllGranted<Vec<u32>, Vec<Vec<u16>>>, Error> {
     let frame = success(frame.clone())?;
     if let [_] = spec.claims[..] {
-        let Granted { grant: id, capacity, slots, .. } = frame.granted()?;
-        return Ok(ReceivedGrant { id, capacities: vec![capacity], slots: vec![slots] });
+        let Granted { grant, ttl_left, capacity, slots, .. } = frame.granted()?;
+        return Ok(AllGranted { grant, ttl_left, capacities: vec![capacity], slots: vec![slots] });
     }
-    let AllGranted { grant: id, capacities, slots, .. } = frame.all_granted()?;
-    Ok(ReceivedGrant { id, capacities, slots })
+    Ok(frame.all_granted()?)
 }

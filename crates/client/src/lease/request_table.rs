@@ -4,21 +4,20 @@
 //! - A request keeps its number until it is answered, so a repetition is the same request to the server.
 //! - Requests are sent in the order of their numbers.
 //! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
-//! - `by_ticket` has the acquires whose caller waits, and no others.
 //! - `release_deadlines` has the releases whose caller waits, and no others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::oneshot;
 
 use super::claim::AcquireSpec;
 use super::clock::Moment;
-use super::command::{AcquireOutcome, Ticket};
+use super::command::AcquireOutcome;
 use super::request::{Operation, ReleaseCaller, Request, Transmission};
 use signalbox_model::{Place, RequestId, RequestIds};
 
 /// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
-/// remember as many answers. [`SessionLoad`](super::session_load::SessionLoad) keeps a session below this limit
+/// remember as many answers. [`SessionLoad`](super::session_handle::SessionLoad) keeps a session below this limit
 /// wherever a request may wait long.
 const WINDOW_MAX: u64 = 1024;
 
@@ -27,7 +26,6 @@ pub(super) struct RequestTable {
     requests: BTreeMap<RequestId, Request>,
     /// Requests that have not been sent over the current connection.
     unsent: BTreeSet<RequestId>,
-    by_ticket: HashMap<Ticket, RequestId>,
     /// Until when the callers of releases wait.
     release_deadlines: BTreeSet<(Moment, RequestId)>,
     /// The last number that was given to a request; numbers start at 1.
@@ -39,12 +37,8 @@ impl RequestTable {
     pub(super) fn add(&mut self, operation: Operation) {
         self.last += 1;
         let id = RequestId(self.last);
-        match &operation {
-            Operation::Acquire { ticket, .. } => drop(self.by_ticket.insert(*ticket, id)),
-            Operation::Release { caller: Some(caller), .. } => {
-                self.release_deadlines.insert((caller.until, id));
-            }
-            Operation::Release { caller: None, .. } => {}
+        if let Operation::Release { caller: Some(caller), .. } = &operation {
+            self.release_deadlines.insert((caller.until, id));
         }
         self.requests.insert(id, Request { operation, transmission: Transmission::Unsent, place: None });
         self.unsent.insert(id);
@@ -52,9 +46,6 @@ impl RequestTable {
 
     /// Adds a request again that was removed, under its number.
     pub(super) fn put_back(&mut self, id: RequestId, request: Request) {
-        if let Operation::Acquire { ticket, reply: Some(_), .. } = request.operation {
-            self.by_ticket.insert(ticket, id);
-        }
         self.requests.insert(id, request);
         self.unsent.insert(id);
     }
@@ -97,19 +88,19 @@ impl RequestTable {
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
         self.unsent.remove(&id);
         let request = self.requests.remove(&id)?;
-        match &request.operation {
-            Operation::Acquire { ticket, .. } => drop(self.by_ticket.remove(ticket)),
-            Operation::Release { caller: Some(caller), .. } => {
-                self.release_deadlines.remove(&(caller.until, id));
-            }
-            Operation::Release { caller: None, .. } => {}
+        if let Operation::Release { caller: Some(caller), .. } = &request.operation {
+            self.release_deadlines.remove(&(caller.until, id));
         }
         Some(request)
     }
 
-    /// The acquire of a caller that waits.
-    pub(super) fn find(&self, ticket: Ticket) -> Option<RequestId> {
-        self.by_ticket.get(&ticket).copied()
+    /// The acquires whose callers have closed their channels.
+    pub(super) fn abandoned_acquires(&self) -> Vec<RequestId> {
+        let is_abandoned = |request: &Request| match &request.operation {
+            Operation::Acquire { reply: Some(reply), .. } => reply.is_closed(),
+            _ => false,
+        };
+        self.requests.iter().filter(|(_, request)| is_abandoned(request)).map(|(id, _)| *id).collect()
     }
 
     /// Takes the reply channel out of an acquire: from here on no caller waits for it. A request that was never sent
@@ -120,10 +111,7 @@ impl RequestTable {
     ) -> (Option<oneshot::Sender<AcquireOutcome>>, Cancellation) {
         let Some(request) = self.requests.get_mut(&id) else { return (None, Cancellation::Removed) };
         let reply = match &mut request.operation {
-            Operation::Acquire { ticket, reply, .. } => {
-                self.by_ticket.remove(ticket);
-                reply.take()
-            }
+            Operation::Acquire { reply, .. } => reply.take(),
             Operation::Release { .. } => None,
         };
         if request.transmission == Transmission::Unsent {
@@ -179,7 +167,6 @@ impl RequestTable {
     /// Takes out all operations, when the session has ended.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
         self.unsent.clear();
-        self.by_ticket.clear();
         self.release_deadlines.clear();
         std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
     }

@@ -1,17 +1,19 @@
 //! A handle to a session, for its users: the client that starts acquires in it, acquires that wait, and permits.
 //!
-//! The driver keeps the session for as long as there is a handle.
+//! The driver keeps the session for as long as there is a handle. The [`SessionLoad`], which both share, decides when a client
+//! opens another session.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::builder::Settings;
 use super::claim::AcquireSpec;
-use super::clock::{Clock, Moment};
-use super::command::{AcquireOutcome, Command, Ticket};
+use super::clock::Moment;
+use super::command::{AcquireOutcome, Command};
+use super::driver::{Driver, Losses};
 use super::executor::Executor;
-use super::session_load::SessionLoad;
 use super::validity::LeaseValidity;
 
 #[derive(Debug)]
@@ -19,28 +21,20 @@ pub(super) struct SessionHandle {
     commands: mpsc::UnboundedSender<Command>,
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
-    last_ticket: AtomicU64,
     /// The last field: when the last user of the client drops it, the driver knows by the end of `commands` that it has to
     /// close the session.
     _executor: Executor,
 }
 
-/// The driver's side of a handle.
-pub(super) struct SessionParts {
-    pub(super) commands: mpsc::UnboundedReceiver<Command>,
-    pub(super) lease: Arc<LeaseValidity>,
-    pub(super) load: Arc<SessionLoad>,
-}
-
 impl SessionHandle {
-    /// A handle to a new session, and the parts that its driver shares with it.
-    pub(super) fn new(clock: Arc<dyn Clock>, executor: Executor) -> (Self, SessionParts) {
-        let (sender, commands) = mpsc::unbounded_channel();
-        let lease = Arc::new(LeaseValidity::pending(clock));
+    /// Starts the driver of a new session.
+    pub(super) fn open(settings: Settings, executor: &Executor, losses: Losses, replaces_lost: bool) -> Self {
+        let (commands, received) = mpsc::unbounded_channel();
+        let lease = Arc::new(LeaseValidity::pending(Arc::clone(&settings.clock)));
         let load = Arc::new(SessionLoad::default());
-        let parts = SessionParts { commands, lease: Arc::clone(&lease), load: Arc::clone(&load) };
-        let last_ticket = AtomicU64::new(0);
-        (Self { commands: sender, lease, load, last_ticket, _executor: executor }, parts)
+        let shared = (Arc::clone(&lease), Arc::clone(&load));
+        executor.spawn(Driver::new(settings, shared.0, shared.1, received, losses, replaces_lost).run());
+        Self { commands, lease, load, _executor: executor.clone() }
     }
 
     /// Whether the next acquire can use this session.
@@ -53,17 +47,16 @@ impl SessionHandle {
         self.lease.is_abandoned()
     }
 
-    /// Starts an acquire; the driver replies once with its outcome.
+    /// Starts an acquire, and returns where the driver sends its outcome.
     pub(super) fn acquire(
         &self,
         spec: Arc<AcquireSpec>,
         asked_at: Moment,
-        reply: oneshot::Sender<AcquireOutcome>,
-    ) -> Ticket {
-        let ticket = Ticket(self.last_ticket.fetch_add(1, Ordering::Relaxed));
+    ) -> oneshot::Receiver<AcquireOutcome> {
+        let (reply, outcome) = oneshot::channel();
         self.load.add();
-        self.send(Command::Acquire { ticket, asked_at, spec, reply });
-        ticket
+        self.send(Command::Acquire { asked_at, spec, reply });
+        outcome
     }
 
     /// Sends a command to the driver. If the driver has ended, or belongs to the parent of this fork, the command is dropped, and
@@ -81,5 +74,52 @@ impl Drop for SessionHandle {
         if !self.lease.maker().is_this_process() {
             std::mem::forget(self.commands.clone());
         }
+    }
+}
+
+/// Requests and permits of a session from which on a client opens another one. A server remembers 1,024 answers from
+/// the oldest unanswered request on, so while one request waits long, the number of later ones is limited. Concurrent
+/// acquires count once here before the driver receives them, and each needs two request numbers with its release: so
+/// the limit is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
+const LOAD_MAX: usize = 480;
+
+/// The load of a session, shared by its users and its driver.
+#[derive(Debug, Default)]
+pub(super) struct SessionLoad {
+    /// Acquires that wait, and permits: each needs one more request to release it.
+    acquires_and_permits: AtomicUsize,
+    /// Request numbers from the oldest unanswered request on.
+    window: AtomicUsize,
+    /// Whether the session is being handed over.
+    is_isolated: AtomicBool,
+}
+
+impl SessionLoad {
+    /// An acquire was started.
+    pub(super) fn add(&self) {
+        self.acquires_and_permits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An acquire failed, or a permit was released.
+    pub(super) fn remove(&self) {
+        self.acquires_and_permits.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_window(&self, window: usize) {
+        self.window.store(window, Ordering::Relaxed);
+    }
+
+    /// The session takes no acquire from here on.
+    pub(super) fn isolate(&self) {
+        self.is_isolated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the session can take another acquire.
+    pub(super) fn has_room(&self) -> bool {
+        if self.is_isolated.load(Ordering::Relaxed) {
+            return false;
+        }
+        let acquires_and_permits = self.acquires_and_permits.load(Ordering::Relaxed);
+        acquires_and_permits + self.window.load(Ordering::Relaxed) < LOAD_MAX
     }
 }

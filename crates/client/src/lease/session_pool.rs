@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::driver::{Driver, Losses};
+use super::builder::{Settings, Terms};
+use super::driver::Losses;
 use super::executor::Executor;
-use super::session_handle::{SessionHandle, SessionParts};
-use super::settings::{Settings, Terms};
+use super::session_handle::SessionHandle;
 
 #[derive(Default)]
 pub(super) struct SessionPool {
@@ -56,10 +56,7 @@ impl SessionPool {
         let settings_of_session = Settings { seed, terms: terms.clone(), ..settings.clone() };
         let losses = self.losses.count();
         let replaces_lost = std::mem::replace(&mut self.losses_before, losses) != losses;
-        let (session, parts) = SessionHandle::new(Arc::clone(&settings.clock), executor.clone());
-        let SessionParts { commands, lease, load } = parts;
-        let losses = self.losses.clone();
-        executor.spawn(Driver::new(settings_of_session, lease, load, commands, losses, replaces_lost).run());
+        let session = SessionHandle::open(settings_of_session, executor, self.losses.clone(), replaces_lost);
         let session = Arc::new(session);
         self.all.retain(|session| session.strong_count() > 0);
         self.all.push(Arc::downgrade(&session));

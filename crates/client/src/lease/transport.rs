@@ -82,14 +82,7 @@ pub trait Transport: Send + Sync + 'static {
 
 /// TCP with keepalive: the failure of a server's host is detected within 30 s.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use signalbox_client::{Client, Tcp};
-///
-/// let client = Client::builder("lock.example.org".parse()?).transport(Tcp).connect().await?;
-/// # Ok(())
-/// # }
-/// ```
+#[doc = example!("", r#"let client = Client::builder("lock.example.org".parse()?).transport(Tcp).connect().await?;"#)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
 

@@ -5,8 +5,7 @@
 //! - A permit that is lost stays lost, for the reason that was given first.
 //! - A permit whose grace period any thread has found to be over stays so. Until then, the server's last word on its end counts.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,13 +18,8 @@ use signalbox_model::Milliseconds;
 /// For how long a client may rely on a time that the server promised, counted from when the request was sent.
 pub(super) fn safe_duration(time: Milliseconds) -> Duration {
     let time = Duration::from(time);
-    time.saturating_sub(safety_margin(time))
-}
-
-/// How much earlier than the server a client considers a lease to be over. Leases are counted from when the request
-/// was sent, so the margin only has to cover clocks that run at different rates: up to 4 %.
-fn safety_margin(ttl: Duration) -> Duration {
-    ttl / 25
+    // Clocks may run at rates that differ by up to 4 %.
+    time.saturating_sub(time / 25)
 }
 
 /// The state of a session's lease, as the client knows it.
@@ -41,37 +35,11 @@ enum LeaseState {
     Abandoned,
 }
 
-impl LeaseState {
-    const ENDED: u64 = 0;
-    const PENDING: u64 = 1;
-    const ABANDONED: u64 = 2;
-    /// The first number that stands for a moment, in nanoseconds of the clock.
-    const VALID_MIN: u64 = 3;
-
-    fn encode(self) -> u64 {
-        match self {
-            Self::Ended => Self::ENDED,
-            Self::Pending => Self::PENDING,
-            Self::Abandoned => Self::ABANDONED,
-            Self::ValidUntil(moment) => nanos(moment).max(Self::VALID_MIN),
-        }
-    }
-
-    fn decode(number: u64) -> Self {
-        match number {
-            Self::ENDED => Self::Ended,
-            Self::PENDING => Self::Pending,
-            Self::ABANDONED => Self::Abandoned,
-            nanos => Self::ValidUntil(Moment(Duration::from_nanos(nanos))),
-        }
-    }
-}
-
 /// The validity of a session's lease, as far as the client knows.
 #[derive(Debug)]
 pub(super) struct LeaseValidity {
-    /// A [`LeaseState`] in one number, so that permits can read it without a lock.
-    state: AtomicU64,
+    /// Locked for a few instructions, and only by the process that has the session: in its forks, the lock may stay locked.
+    state: Mutex<LeaseState>,
     clock: Arc<dyn Clock>,
     maker: Maker,
 }
@@ -79,8 +47,7 @@ pub(super) struct LeaseValidity {
 impl LeaseValidity {
     /// A lease whose session has not been opened yet.
     pub(super) fn pending(clock: Arc<dyn Clock>) -> Self {
-        let state = AtomicU64::new(LeaseState::Pending.encode());
-        Self { state, clock, maker: Maker::this_process() }
+        Self { state: Mutex::new(LeaseState::Pending), clock, maker: Maker::this_process() }
     }
 
     /// The process that has the session.
@@ -88,49 +55,50 @@ impl LeaseValidity {
         self.maker
     }
 
-    fn state(&self) -> LeaseState {
-        LeaseState::decode(self.state.load(Ordering::Acquire))
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session was opened: the lease is valid until this moment.
     pub(super) fn begin(&self, until: Moment) {
-        self.state.store(LeaseState::ValidUntil(until).encode(), Ordering::Release);
+        *self.state() = LeaseState::ValidUntil(until);
     }
 
     /// Moves the end of the lease to this moment, unless it is later already. `false` if the lease is over.
     pub(super) fn renew(&self, until: Moment) -> bool {
-        let now = self.clock.now();
-        let until = LeaseState::ValidUntil(until).encode();
-        let renewed = |old: u64| match LeaseState::decode(old) {
-            LeaseState::ValidUntil(end) if end > now => Some(old.max(until)),
-            _ => None,
-        };
-        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, renewed).is_ok()
+        let mut state = self.state();
+        match *state {
+            LeaseState::ValidUntil(end) if end > self.clock.now() => {
+                *state = LeaseState::ValidUntil(end.max(until));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The session is lost or closed.
     pub(super) fn end(&self) {
-        self.state.store(LeaseState::Ended.encode(), Ordering::Release);
+        *self.state() = LeaseState::Ended;
     }
 
     /// The driver was dropped with its runtime, so that nothing renews the lease.
     pub(super) fn abandon(&self) {
-        self.state.store(LeaseState::Abandoned.encode(), Ordering::Release);
+        *self.state() = LeaseState::Abandoned;
     }
 
     /// Whether the lease is over. A pending lease is not.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state(), LeaseState::Ended | LeaseState::Abandoned)
+        matches!(*self.state(), LeaseState::Ended | LeaseState::Abandoned)
     }
 
     /// Whether the driver was dropped with its runtime.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.state() == LeaseState::Abandoned
+        *self.state() == LeaseState::Abandoned
     }
 
     /// The end of the lease of a session that was opened; `None` if the lease is over.
     pub(super) fn until(&self) -> Option<Moment> {
-        match self.state() {
+        match *self.state() {
             LeaseState::ValidUntil(until) => Some(until),
             LeaseState::Pending | LeaseState::Ended | LeaseState::Abandoned => None,
         }
@@ -139,18 +107,14 @@ impl LeaseValidity {
     /// How long the lease is still valid; `None` if it is over. A lease that is found to have run out is over for
     /// good, even if another thread is about to process the answer that would have renewed it.
     fn remaining(&self) -> Option<Duration> {
-        loop {
-            let until = self.until()?;
-            let remaining = until.since(self.clock.now());
-            if !remaining.is_zero() {
-                return Some(remaining);
-            }
-            let (old, ended) = (LeaseState::ValidUntil(until).encode(), LeaseState::Ended.encode());
-            // A failure means that the lease was renewed in time or ended, so it is read again.
-            if self.state.compare_exchange(old, ended, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return None;
-            }
+        let mut state = self.state();
+        let LeaseState::ValidUntil(until) = *state else { return None };
+        let remaining = until.since(self.clock.now());
+        if remaining.is_zero() {
+            *state = LeaseState::Ended;
+            return None;
         }
+        Some(remaining)
     }
 }
 
@@ -164,33 +128,12 @@ enum RevocationState {
     TakenAway,
 }
 
-impl RevocationState {
-    const TAKEN_AWAY: u64 = 0;
-    const NOT_REVOKED: u64 = u64::MAX;
-
-    fn encode(self) -> u64 {
-        match self {
-            Self::TakenAway => Self::TAKEN_AWAY,
-            Self::NotRevoked => Self::NOT_REVOKED,
-            Self::HeldUntil(moment) => nanos(moment).clamp(Self::TAKEN_AWAY + 1, Self::NOT_REVOKED - 1),
-        }
-    }
-
-    fn decode(number: u64) -> Self {
-        match number {
-            Self::TAKEN_AWAY => Self::TakenAway,
-            Self::NOT_REVOKED => Self::NotRevoked,
-            nanos => Self::HeldUntil(Moment(Duration::from_nanos(nanos))),
-        }
-    }
-}
-
 /// The validity of one permit: that of its session's lease, unless the permit is lost or revoked before.
 #[derive(Debug)]
 pub(super) struct PermitValidity {
     lease: Arc<LeaseValidity>,
-    /// A [`RevocationState`] in one number, so that permits can read it without a lock.
-    revocation: AtomicU64,
+    /// Locked as the state of the lease is.
+    revocation: Mutex<RevocationState>,
     lost: watch::Sender<Option<Lost>>,
     is_revocation_announced: watch::Sender<bool>,
 }
@@ -199,10 +142,19 @@ impl PermitValidity {
     pub(super) fn new(lease: Arc<LeaseValidity>) -> Self {
         Self {
             lease,
-            revocation: AtomicU64::new(RevocationState::NotRevoked.encode()),
+            revocation: Mutex::new(RevocationState::NotRevoked),
             lost: watch::Sender::new(None),
             is_revocation_announced: watch::Sender::new(false),
         }
+    }
+
+    /// The state of the revocation; a grace period that is over by now has ended for good.
+    fn revocation_state(&self, now: Moment) -> MutexGuard<'_, RevocationState> {
+        let mut state = self.revocation.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, RevocationState::HeldUntil(end) if end <= now) {
+            *state = RevocationState::TakenAway;
+        }
+        state
     }
 
     /// How long the permit is held at least; `None` if it is lost.
@@ -210,40 +162,24 @@ impl PermitValidity {
         if !self.lease.maker.is_this_process() || self.lost.borrow().is_some() {
             return None;
         }
-        let of_lease = self.lease.remaining()?;
-        loop {
-            let old = self.revocation.load(Ordering::Acquire);
-            let until = match RevocationState::decode(old) {
-                RevocationState::NotRevoked => return Some(of_lease),
-                RevocationState::HeldUntil(until) => until,
-                RevocationState::TakenAway => return None,
-            };
-            let remaining = of_lease.min(until.since(self.lease.clock.now()));
-            if !remaining.is_zero() {
-                return Some(remaining);
-            }
-            // A failure means that the end was moved, so it is read again.
-            let over = RevocationState::TakenAway.encode();
-            if self.revocation.compare_exchange(old, over, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return None;
-            }
+        let (of_lease, now) = (self.lease.remaining()?, self.lease.clock.now());
+        match *self.revocation_state(now) {
+            RevocationState::NotRevoked => Some(of_lease),
+            RevocationState::HeldUntil(until) => Some(of_lease.min(until.since(now))),
+            RevocationState::TakenAway => None,
         }
     }
 
     /// The permit is being revoked, and held until this moment, unless its grace period is over already.
     pub(super) fn revoke_at(&self, moment: Moment) {
-        let now = self.lease.clock.now();
-        let moved = |old: u64| match RevocationState::decode(old) {
-            RevocationState::TakenAway => None,
-            RevocationState::HeldUntil(end) if end <= now => Some(RevocationState::TakenAway.encode()),
+        let mut state = self.revocation_state(self.lease.clock.now());
+        match *state {
+            RevocationState::TakenAway => self.mark_lost(Lost::Revoked),
             RevocationState::HeldUntil(_) | RevocationState::NotRevoked => {
-                Some(RevocationState::HeldUntil(moment).encode())
+                *state = RevocationState::HeldUntil(moment);
             }
-        };
-        let _ = self.revocation.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
-        if RevocationState::decode(self.revocation.load(Ordering::Acquire)) == RevocationState::TakenAway {
-            self.mark_lost(Lost::Revoked);
         }
+        drop(state);
         self.is_revocation_announced.send_if_modified(|is_announced| !std::mem::replace(is_announced, true));
     }
 
@@ -273,12 +209,10 @@ impl PermitValidity {
     }
 }
 
-fn nanos(moment: Moment) -> u64 {
-    u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::Sleep;
 
