@@ -76,11 +76,11 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             .await?;
     let slots = slots::of(&permit);
     let handed = match server.answer(permit.hand_over()).await {
-        Ok(Ok(handed)) => handed,
-        failed => {
+        Ok(handed) => handed,
+        Err(error) => {
             // Without this, the process could end before its background thread has released the permit.
             client.close().await;
-            failed??
+            return Err(error.into());
         }
     };
     let text = if common.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };

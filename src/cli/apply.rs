@@ -129,7 +129,7 @@ async fn take(
 ) -> Result<Option<Obstacle>, Failure> {
     let operation = step.operation();
     if dry_run && operation.is_some() {
-        match server.answer(direct.may_administer(Namespace::Semaphores, step.name())).await? {
+        match server.answer(direct.may_administer(Namespace::Semaphores, step.name())).await {
             Ok(true) => {}
             Ok(false) => return Ok(Some(not_permitted())),
             Err(error) => return refusal(error).map(Some),
@@ -139,7 +139,7 @@ async fn take(
         return Ok(Some(obstacle));
     }
     if let (Some(capacity), false) = (step.lowered(), refuse_waiters) {
-        let waiters = server.answer(waiting_for_more(direct, step.name(), capacity)).await?;
+        let waiters = server.answer(waiting_for_more(direct, step.name(), capacity)).await;
         match waiters.map(|waiters| refuses(waiters, capacity)) {
             Ok(None) => {}
             Ok(obstacle) => return Ok(obstacle),
@@ -147,7 +147,7 @@ async fn take(
         }
     }
     match operation {
-        Some(operation) if !dry_run => match server.answer(direct.change(&operation)).await? {
+        Some(operation) if !dry_run => match server.answer(direct.change(&operation)).await {
             Ok(_) => Ok(None),
             Err(error) => refusal(error).map(Some),
         },
@@ -192,7 +192,7 @@ async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<Dec
         ),
         _ => error.into(),
     };
-    server.all(direct.list(prefix.as_bytes())).await?.map_err(explained)
+    server.all(direct.list(prefix.as_bytes())).await.map_err(explained)
 }
 
 /// Write the declared semaphores as a file for "signalbox apply"

@@ -5,7 +5,7 @@
 //! options, and a unit of time right behind a TIME is refused, wherever it stands.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
@@ -16,6 +16,7 @@ use super::exit::{Exit, Failure};
 use super::output::{Form, escaped, json};
 use super::server::Server;
 use super::sysv::SysvOption;
+use super::table::{Column, Rows};
 
 /// Words that are the unit of a time, and hardly names. A TIME is one word, so they are not part of one.
 const UNITS: &[&str] = &[
@@ -84,6 +85,11 @@ impl Common {
     /// How a list is printed.
     pub(super) fn form(&self) -> Form {
         Form::of_output(self.json, !self.no_header)
+    }
+
+    /// A list on standard output.
+    pub(super) fn rows(&self, columns: &'static [Column]) -> Rows<BufWriter<StdoutLock<'static>>> {
+        Rows::new(self.form(), columns, BufWriter::new(io::stdout().lock()))
     }
 }
 

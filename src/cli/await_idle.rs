@@ -70,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     check_wait(*wait, direct.server())?;
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     let kind = if slot.is_some() { Some(Namespace::Semaphores) } else { server.kind() };
-    let state = server.answer(State::read(&direct, kind, name.bytes(), false)).await??;
+    let state = server.answer(State::read(&direct, kind, name.bytes(), false)).await?;
     if let (Some(slot), Some(state)) = (slot, &state) {
         check_slot(name, *slot, state)?;
     }
@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(namespace, name.bytes(), until, *wait).await {
         Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
-            let inspected = server.answer(direct.inspect(namespace, name.bytes())).await?;
+            let inspected = server.answer(direct.inspect(namespace, name.bytes())).await;
             let in_use = inspected.ok().map(|inspected| inspected.in_use);
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, server.kind(), in_use)))
         }

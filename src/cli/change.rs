@@ -18,7 +18,7 @@ use super::number::within;
 use super::pattern::{WholeNames, looks_like_pattern};
 use super::revoke::{Cancel, Revoke};
 use super::server::{PERMISSION_DENIED, Server};
-use super::table::{Column, Rows};
+use super::table::Column;
 use super::time::{WaitLimit, check_wait, shown, time_or_none, wait_limit};
 use super::wanted::has_amount;
 use crate::declarations::needs_more;
@@ -340,7 +340,7 @@ impl Resize {
             let refused = waiting_for_more(direct, name.bytes(), capacity).await?;
             Ok((refused > 0).then_some((refused, capacity)))
         };
-        let reason = match server.answer(ask).await? {
+        let reason = match server.answer(ask).await {
             Ok(None) => return Ok(()),
             Ok(Some((refused, capacity))) => {
                 let (requests, need) = if refused == 1 { ("request", "needs") } else { ("requests", "need") };
@@ -453,7 +453,7 @@ pub(super) async fn request(
 
 /// Requests a change.
 async fn changed(server: &Server, direct: &Direct, operation: &Operation<'_>) -> Result<Changed, Failure> {
-    match server.answer(direct.change(operation)).await? {
+    match server.answer(direct.change(operation)).await {
         Ok(changed) => Ok(changed),
         Err(error) => Err(refused(server, direct, operation, error).await),
     }
@@ -467,7 +467,7 @@ const COLUMNS: [Column; 4] = [
 ];
 
 fn print(common: &Common, names: &[&Name], states: &[DeclaredState]) -> io::Result<()> {
-    let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
+    let mut rows = common.rows(&COLUMNS);
     for (name, DeclaredState { generation, capacity, in_use }) in names.iter().zip(states) {
         let mut object = json!(Named::of(name.bytes()));
         object["capacity"] = json!(capacity);
@@ -492,7 +492,7 @@ pub(super) async fn refused(
         (Status::AlreadyExists, Declare { declarations, .. }) => {
             let mut there = Vec::new();
             for Declaration { name, .. } in declarations {
-                if let Ok(Ok(Some(_))) = server.answer(declared::find(direct, name)).await {
+                if let Ok(Some(_)) = server.answer(declared::find(direct, name)).await {
                     there.push(Quoted(name).to_string());
                 }
             }
@@ -510,7 +510,7 @@ pub(super) async fn refused(
         }
         (Status::InUse, DeleteCounter { name }) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name)).await {
-                Ok(Ok(usage)) => format!("{} in use, {} waiting", usage.in_use, usage.waiting),
+                Ok(usage) => format!("{} in use, {} waiting", usage.in_use, usage.waiting),
                 _ => "it is in use".to_owned(),
             };
             format!(
@@ -545,7 +545,7 @@ pub(super) async fn refused(
             "it is being removed; wait until its holders have released it, then declare it again".to_owned()
         }
         (Status::InvalidArguments, Resize { name, how, .. }) => {
-            let declared = server.answer(declared::find(direct, name)).await.ok().and_then(Result::ok).flatten();
+            let declared = server.answer(declared::find(direct, name)).await.ok().flatten();
             let (now, numbered) = declared.map_or((0, false), |entry| (entry.capacity, entry.numbered));
             let limit = match numbered {
                 true => format!("{SLOTS_MAX}, because its resources are numbered slots"),
@@ -560,7 +560,7 @@ pub(super) async fn refused(
             Status::NoSuchSlot,
             ChangeService { name, how: ServiceChange::SlotIn(slot) | ServiceChange::SlotOut(slot), .. },
         ) => match server.answer(declared::find(direct, name)).await {
-            Ok(Ok(Some(entry))) => format!("there is no slot {slot}: {}", no_such_slot(&entry)),
+            Ok(Some(entry)) => format!("there is no slot {slot}: {}", no_such_slot(&entry)),
             _ => return error.into(),
         },
         (Status::NotPermitted, _) => match configured(server, direct, operation).await {
@@ -576,11 +576,11 @@ pub(super) async fn refused(
 async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>) -> bool {
     for one in operation.for_each_target() {
         if let Target::Name(Namespace::Semaphores, name) = one.target()
-            && let Ok(Ok(Some(entry))) = server.answer(declared::find(direct, name)).await
+            && let Ok(Some(entry)) = server.answer(declared::find(direct, name)).await
             && entry.configured
         {
             let may = server.answer(direct.may_administer(Namespace::Semaphores, name)).await;
-            return matches!(may, Ok(Ok(true)));
+            return matches!(may, Ok(true));
         }
     }
     false

@@ -151,7 +151,7 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
         }
         Source::Plain => {
             let client = server.connect().await.ok()?;
-            let dump = server.all(client.dump()).await.ok()?.ok()?;
+            let dump = server.all(client.dump()).await.ok()?;
             dump.iter().for_each(|entry| add(&mut names, &entry.name, prefix));
         }
         Source::Limits | Source::Declared => {

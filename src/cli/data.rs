@@ -209,9 +209,9 @@ async fn export_online(server: &Server) -> Result<ExitCode, Failure> {
         )));
     }
     let mut out = io::stdout().lock();
-    let mut parts = server.answer(direct.export()).await??;
+    let mut parts = server.answer(direct.export()).await?;
     loop {
-        match server.next(&mut parts).await? {
+        match server.next(&mut parts).await {
             Ok(Some(part)) => out.write_all(&part)?,
             Ok(None) => break,
             Err(error) if error.status() == Some(Status::NotPermitted) => {

@@ -12,7 +12,7 @@ use super::output::{escaped, harmless};
 use crate::config::ConfigError;
 use signalbox_access::TokenFileError;
 use signalbox_bench::LoadError;
-use signalbox_client::{self, Status};
+use signalbox_client::{self, ConnectError, Status};
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ macro_rules! failures {
 
 failures! {
     ConfigError: Configuration,
-    signalbox_client::ConnectError: Unavailable,
+    ConnectError: Unavailable,
     LoadError: Unavailable,
     TokenFileError: Failure,
     Unreadable: Failure,
@@ -245,12 +245,18 @@ impl From<signalbox_client::Error> for Failure {
             // The server did not answer, or not as this client expects.
             _ => Exit::Unavailable,
         };
-        let advice = match error.kind() {
+        let message = match error.kind() {
             ErrorKind::Status(Status::NotPermitted) => {
-                " (--token-file gives a token); the server's log names the right that is missing"
+                format!(
+                    "{error} (--token-file gives a token); the server's log names the right that is missing"
+                )
             }
-            _ => "",
+            ErrorKind::Connect(ConnectError::TimedOut { address, limit }) => format!(
+                "{address} did not respond within {} s; check the server, or raise --timeout",
+                limit.as_secs_f64()
+            ),
+            _ => error.to_string(),
         };
-        Self::new(exit, format!("{error}{advice}"))
+        Self::new(exit, message)
     }
 }

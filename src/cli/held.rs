@@ -1,6 +1,5 @@
 //! `signalbox status --session` and `--client`: what sessions hold and wait for, of all names.
 
-use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,7 +8,7 @@ use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::listing::Held;
 use super::status::Arguments;
-use super::table::{Column, Rows};
+use super::table::Column;
 use signalbox_client::{HELD_SESSIONS_MAX, SessionId, SessionKind, Status};
 use signalbox_model::views::{Named, ttl_left_s};
 
@@ -44,19 +43,19 @@ pub(super) async fn print(arguments: &Arguments, common: &Common) -> Result<Exit
     let direct = server.direct().await?;
     let mut sessions: Vec<_> = arguments.session.into_iter().collect();
     if let Some(client) = &arguments.client {
-        let mut all = server.answer(direct.sessions()).await??;
-        while let Some(session) = server.next(&mut all).await?? {
+        let mut all = server.answer(direct.sessions()).await?;
+        while let Some(session) = server.next(&mut all).await? {
             // A process of System V calls has no names.
             if session.kind != SessionKind::Process && client.revocation().is_about(&session) {
                 sessions.extend(SessionId::from_number(session.session));
             }
         }
     }
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut rows = common.rows(&COLUMNS);
     for sessions in sessions.chunks(HELD_SESSIONS_MAX) {
-        let mut entries = server.answer(direct.held(sessions)).await??;
+        let mut entries = server.answer(direct.held(sessions)).await?;
         loop {
-            let held = match server.next(&mut entries).await? {
+            let held = match server.next(&mut entries).await {
                 Err(error) if error.status() == Some(Status::NoSuchSession) => match arguments.session {
                     Some(session) => {
                         let what = "no leased session and no connection has the id";

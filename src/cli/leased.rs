@@ -57,7 +57,8 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
     server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
     let builder = lease.into_iter().fold(builder, Builder::ttl);
-    Ok(server.answer_of_first(builder.connect()).await??)
+    let addresses = server.addresses().iter().count() as u32;
+    Ok(server.answer_within(server.timeout() * addresses, builder.connect()).await?)
 }
 
 async fn request(
@@ -72,7 +73,7 @@ async fn request(
     let request = client.acquire_all(amounts.claims());
     let request = waiting.queue_max.into_iter().fold(request, AcquireAll::queue_max);
     let result = match waiting.wait {
-        None => server.answer(flight(request, false, waiting.share)).await?,
+        None => server.answer(flight(request, false, waiting.share)).await,
         Some(limit) => {
             let request = limit.into_iter().fold(request, AcquireAll::timeout);
             tokio::select! {

@@ -1,7 +1,7 @@
 //! `signalbox list`: the names of the server: declared semaphores, and what is in use or waited for without being declared.
 
 use std::cmp::Reverse;
-use std::io::{self, BufWriter};
+use std::io;
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::pattern::PatternArguments;
 use super::server::Server;
-use super::table::{Column, Rows};
+use super::table::Column;
 use super::time::unix_now_s;
 use signalbox_client::{DeclaredEntry, Direct, Error, EventKind, Namespace, Scope, Status};
 use signalbox_model::views::{Declaration, Named};
@@ -110,7 +110,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     let mut asked: Vec<_> = names.iter_mut().collect();
     asked.sort_by_key(|row| Reverse((row.waiting, row.in_use)));
     for row in asked.into_iter().take(ASKED_MAX) {
-        match server.answer(row.ask(&direct)).await? {
+        match server.answer(row.ask(&direct)).await {
             // It is gone since.
             Err(error) if error.status() == Some(Status::NotFound) => {}
             asked => asked?,
@@ -137,11 +137,11 @@ pub(super) async fn names(
     let mut refusal = None;
     for namespace in Namespace::one_or_all(server.kind()) {
         let read = match namespace {
-            Namespace::Semaphores => declared_names(server, direct, scope, &mut names).await?,
+            Namespace::Semaphores => declared_names(server, direct, scope, &mut names).await,
             Namespace::Counters => Ok(()),
         };
         let read = match read {
-            Ok(()) if !only_declared => names_in_use(server, direct, namespace, scope, &mut names).await?,
+            Ok(()) if !only_declared => names_in_use(server, direct, namespace, scope, &mut names).await,
             read => read,
         };
         match read {
@@ -182,16 +182,16 @@ pub(super) fn hinted(refusal: Error, scope: Scope<&[u8]>) -> Failure {
 pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> Result<ExitCode, Failure> {
     let mut names = Vec::new();
     let server = &common.server;
-    declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await??;
+    declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await?;
     for row in &mut names {
-        server.answer(row.ask(direct)).await??;
+        server.answer(row.ask(direct)).await?;
     }
     print(common, &names)?;
     Ok(Exit::Success.into())
 }
 
 fn print(common: &Common, names: &[Row]) -> io::Result<()> {
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut rows = common.rows(&COLUMNS);
     names.iter().try_for_each(|row| rows.push(&Line::of(row)))?;
     rows.finish()
 }
@@ -201,23 +201,17 @@ async fn declared_names(
     direct: &Direct,
     scope: Scope<&[u8]>,
     names: &mut Vec<Row>,
-) -> Result<Result<(), Error>, Failure> {
+) -> Result<(), Error> {
     // The list is ordered by name, so the name itself precedes all longer ones.
     let (Scope::Prefix(prefix) | Scope::Name(prefix)) = scope;
-    let mut declared = match server.answer(direct.list(prefix)).await? {
-        Ok(declared) => declared,
-        Err(error) => return Ok(Err(error)),
-    };
-    loop {
-        match server.next(&mut declared).await? {
-            Ok(Some(entry)) if scope.contains(&entry.name) => {
-                let row = Row::new(Namespace::Semaphores, entry.name.clone(), entry.in_use, entry.waiting);
-                names.push(Row { capacity: Some(entry.capacity), declared: Some(entry), ..row });
-            }
-            Ok(_) => return Ok(Ok(())),
-            Err(error) => return Ok(Err(error)),
-        }
+    let mut declared = server.answer(direct.list(prefix)).await?;
+    while let Some(entry) = server.next(&mut declared).await?
+        && scope.contains(&entry.name)
+    {
+        let row = Row::new(Namespace::Semaphores, entry.name.clone(), entry.in_use, entry.waiting);
+        names.push(Row { capacity: Some(entry.capacity), declared: Some(entry), ..row });
     }
+    Ok(())
 }
 
 /// The names that a Watch reports at its start. It ends with the connection.
@@ -227,21 +221,16 @@ async fn names_in_use(
     namespace: Namespace,
     scope: Scope<&[u8]>,
     names: &mut Vec<Row>,
-) -> Result<Result<(), Error>, Failure> {
-    let mut present = match server.answer(direct.watch(namespace, scope)).await? {
-        Ok(present) => present,
-        Err(error) => return Ok(Err(error)),
-    };
-    loop {
-        match server.next(&mut present).await? {
-            Ok(Some((_, event))) if event.kind == EventKind::Present => {
-                names.push(Row::new(namespace, event.name, event.in_use, event.waiting));
-            }
-            Ok(Some((_, event))) if event.kind != EventKind::Live => {}
-            Ok(_) => return Ok(Ok(())),
-            Err(error) => return Ok(Err(error)),
+) -> Result<(), Error> {
+    let mut present = server.answer(direct.watch(namespace, scope)).await?;
+    while let Some((_, event)) = server.next(&mut present).await?
+        && event.kind != EventKind::Live
+    {
+        if event.kind == EventKind::Present {
+            names.push(Row::new(namespace, event.name, event.in_use, event.waiting));
         }
     }
+    Ok(())
 }
 
 impl Row {

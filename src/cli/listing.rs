@@ -3,7 +3,6 @@
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use super::exit::{Exit, Failure, warn};
 use super::name::Name;
 use super::output::NOTHING;
 use super::server::Server;
-use super::table::{Column, Rows};
+use super::table::Column;
 use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, ListEntry, Namespace, Series, Status};
 use signalbox_model::views;
 
@@ -56,19 +55,19 @@ pub(super) enum ListingKind {
 /// Prints one of the lists of a name.
 pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Result<ExitCode, Failure> {
     let server = &common.server;
-    let mut rows = Rows::new(common.form(), kind.columns_with_flags(), BufWriter::new(io::stdout().lock()));
+    let mut rows = common.rows(kind.columns_with_flags());
     let direct = server.direct().await?;
     let namespace = server.resolve(&direct, name).await?;
-    let declared = server.answer(declared::find_as(&direct, namespace, name.bytes())).await??;
+    let declared = server.answer(declared::find_as(&direct, namespace, name.bytes())).await?;
     let flags = declared.as_ref().map_or(NOTHING.to_owned(), declared::flags);
     let mut leases = Leases::new(match kind {
         ListingKind::Holders => Some(server.direct().await?),
         ListingKind::Waiters => None,
     });
     let mut is_empty = true;
-    let mut listing = server.answer(ask(&direct, namespace, name.bytes(), kind)).await??;
+    let mut listing = server.answer(ask(&direct, namespace, name.bytes(), kind)).await?;
     loop {
-        match server.next(&mut listing).await? {
+        match server.next(&mut listing).await {
             Err(error) if error.status() == Some(Status::NotFound) => {
                 return Err(server.not_found(name).await);
             }
@@ -156,13 +155,15 @@ impl Leases {
     }
 
     /// In seconds. `None`: the holder has no lease, the client may not ask, or there were too many questions.
-    pub(super) async fn left(&mut self, server: &Server, entry: &Entry) -> Result<Option<f64>, Failure> {
+    pub(super) async fn left(&mut self, server: &Server, entry: &Entry) -> Result<Option<f64>, Error> {
         let (Some(direct), Some(grant), true) = (&self.direct, entry.grant, self.asked < LEASES_MAX) else {
             return Ok(None);
         };
         self.asked += 1;
-        let verified = server.answer(direct.verify(grant)).await?;
-        Ok(verified.ok().and_then(|verified| views::ttl_left_s(verified.ttl_left)))
+        match server.answer(direct.verify(grant)).await {
+            Err(error) if error.status().is_none() => Err(error),
+            verified => Ok(verified.ok().and_then(|verified| views::ttl_left_s(verified.ttl_left))),
+        }
     }
 }
 

@@ -28,7 +28,6 @@ mod name;
 mod number;
 mod outer;
 mod output;
-mod own_server;
 mod pattern;
 mod ping;
 mod place;

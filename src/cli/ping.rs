@@ -1,18 +1,22 @@
 //! `signalbox ping`: checks that a server responds, and prints the round-trip time.
 
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::own_server::OwnServer;
 use super::time::time;
-use signalbox_client::PlainClient;
+use crate::config::{Config, Loaded, Network};
+use signalbox_client::{PlainClient, Status};
+use signalbox_protocol::PROXY_HEADER_LOCAL;
 
 /// Check that the server responds, and print the round-trip time
 ///
@@ -64,7 +68,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         let address = match &target {
             Target::Own(own) => own.ask(server.timeout()).await?.to_string(),
             Target::Connected(address, client) => {
-                server.answer(client.noop()).await??;
+                server.answer(client.noop()).await?;
                 address.clone()
             }
         };
@@ -78,4 +82,97 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         }
     }
     Ok(Exit::Success.into())
+}
+
+/// The server of a configuration file, on this machine.
+#[derive(Debug)]
+struct OwnServer {
+    /// Where connections begin with a header of the PROXY protocol.
+    proxies: Vec<Network>,
+    /// Those that it listens on: loopback first.
+    addresses: Vec<SocketAddr>,
+}
+
+impl OwnServer {
+    /// Reads the configuration file, and the variables of the environment as the server does.
+    fn of(file: &Path) -> Result<Self, Failure> {
+        let loaded = Loaded::read(Some(file), std::env::vars_os())?;
+        loaded.validate()?;
+        let addresses = addresses(&loaded.config);
+        Ok(Self { proxies: loaded.config.proxies, addresses })
+    }
+
+    /// Sends a Noop over a new connection, and returns the address that has answered. A server that answers that it requires
+    /// TLS works too: what its certificates are is not asked.
+    ///
+    /// `timeout`: for the connection and the answer together.
+    async fn ask(&self, timeout: Duration) -> Result<SocketAddr, Failure> {
+        let asked = tokio::time::timeout(timeout, self.noop()).await;
+        let list = self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+        let failed = |problem: String| {
+            Failure::new(Exit::Unavailable, format!("the server of this configuration ({list}) {problem}"))
+        };
+        match asked {
+            Ok(Ok((address, None | Some(Status::TlsRequired)))) => Ok(address),
+            Ok(Ok((_, Some(status)))) => Err(failed(format!("answers: {}; see its log", status.message()))),
+            Ok(Err(error)) => {
+                Err(failed(format!("does not answer: {error}; check that it runs, and its log")))
+            }
+            Err(_) => Err(failed(format!("did not answer within {} s; see its log", timeout.as_secs_f64()))),
+        }
+    }
+
+    /// The address that has answered, and the status of its answer; `None`: success.
+    async fn noop(&self) -> std::io::Result<(SocketAddr, Option<Status>)> {
+        let mut stream = TcpStream::connect(&self.addresses[..]).await?;
+        // The server takes this command for a proxy.
+        let (own, server) = (stream.local_addr()?.ip(), stream.peer_addr()?);
+        if self.proxies.iter().any(|proxies| proxies.contains(own)) {
+            stream.write_all(&PROXY_HEADER_LOCAL).await?;
+        }
+        match PlainClient::over(stream).noop().await {
+            Ok(()) => Ok((server, None)),
+            Err(error) if error.status().is_some() => Ok((server, error.status())),
+            Err(error) => Err(std::io::Error::other(error)),
+        }
+    }
+}
+
+/// Where the server listens for the namespace that it serves, or for counters if it serves both. Loopback is first: other
+/// addresses may arrive later.
+fn addresses(config: &Config) -> Vec<SocketAddr> {
+    let port = if config.counter.port.enable { config.counter.port.port } else { config.semaphore.port.port };
+    let reached = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => *ip,
+    };
+    let mut ips: Vec<IpAddr> = config.bind.iter().map(reached).collect();
+    if ips.is_empty() {
+        ips = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    }
+    ips.sort_by_key(|ip| !ip.is_loopback());
+    ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_reached_on_loopback_if_it_listens_there() {
+        for (bind, expected) in [
+            (&[][..], &["127.0.0.1:11216", "[::1]:11216"][..]),
+            (&["0.0.0.0"], &["127.0.0.1:11216"]),
+            (&["10.0.0.1", "::"], &["[::1]:11216", "10.0.0.1:11216"]),
+            (&["10.0.0.1", "127.0.0.2"], &["127.0.0.2:11216", "10.0.0.1:11216"]),
+            (&["10.0.0.1"], &["10.0.0.1:11216"]),
+        ] {
+            let bind = bind.iter().map(|ip| ip.parse().unwrap()).collect();
+            let mut config = Config { bind, ..Config::default() };
+            config.counter.port.enable = false;
+            let found: Vec<_> = addresses(&config).iter().map(SocketAddr::to_string).collect();
+            assert_eq!(found, expected);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! The entries of a dump are written as they arrive, so memory does not grow with the number of names. Writing blocks the only
 //! thread on purpose, so that a slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,7 +16,7 @@ use super::list;
 use super::name::Name;
 use super::output::{self, escaped};
 use super::pattern::PatternArguments;
-use super::table::{Column, Rows};
+use super::table::Column;
 use signalbox_client::{DumpEntry, Namespace, Resources, Scope, Statistic, Status};
 use signalbox_model::views::Named;
 
@@ -38,7 +38,7 @@ pub(super) struct Get {
 pub(super) async fn get(arguments: &Get, common: &Common) -> Result<ExitCode, Failure> {
     let (name, server) = (&arguments.name, &common.server);
     let client = server.connect().await?;
-    match server.answer(client.get(name.bytes())).await? {
+    match server.answer(client.get(name.bytes())).await {
         Err(error) if error.status() == Some(Status::NotFound) => {
             Err(server.not_found_of(Some(server.namespace()), name).await)
         }
@@ -79,12 +79,12 @@ pub(super) struct Dump {
 pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, Failure> {
     let pattern = &arguments.pattern;
     let (scope, server) = (pattern.scope(), &common.server);
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut rows = common.rows(&COLUMNS);
     let client = server.connect().await?;
-    let mut dump = server.answer(client.dump()).await??;
+    let mut dump = server.answer(client.dump()).await?;
     let mut is_empty = true;
     let hinted = |error| list::hinted(error, Scope::Prefix(b""));
-    while let Some(entry) = server.next(&mut dump).await?.map_err(hinted)? {
+    while let Some(entry) = server.next(&mut dump).await.map_err(hinted)? {
         // The server sends all names.
         if !scope.contains(&entry.name) {
             continue;
@@ -121,7 +121,7 @@ pub(super) struct Stats {}
 
 pub(super) async fn stats(_: &Stats, common: &Common) -> Result<ExitCode, Failure> {
     let client = common.server.connect().await?;
-    let items = common.server.answer(client.stats()).await??;
+    let items = common.server.answer(client.stats()).await?;
     let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();
     let text = if common.json { output::json(&object()) + "\n" } else { aligned(&items) };
     io::stdout().write_all(text.as_bytes())?;

@@ -99,9 +99,9 @@ impl Usage {
     ) -> Self {
         let call = client.get(amount.name.bytes());
         match (server.answer(call).await, namespace) {
-            (Ok(Ok(number)), Namespace::Counters) => Self::counter(number.0, amount),
-            (Ok(Ok(number)), Namespace::Semaphores) => Self::Available(number.0),
-            (Ok(Err(error)), _) if error.status() == Some(Status::NotFound) => Self::Missing,
+            (Ok(number), Namespace::Counters) => Self::counter(number.0, amount),
+            (Ok(number), Namespace::Semaphores) => Self::Available(number.0),
+            (Err(error), _) if error.status() == Some(Status::NotFound) => Self::Missing,
             _ => Self::Unknown,
         }
     }

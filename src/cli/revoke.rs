@@ -166,7 +166,7 @@ impl Revoke {
         let server = &common.server;
         let namespace = server.resolve(direct, name).await?;
         let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders);
-        let holders = match server.answer(holders).await? {
+        let holders = match server.answer(holders).await {
             Err(error) if error.status() == Some(Status::NotFound) => {
                 return Err(server.not_found(name).await);
             }
@@ -182,7 +182,7 @@ impl Revoke {
                 holders.len()
             ));
         }
-        if grants.is_empty() && !server.answer(direct.may_administer(namespace, name.bytes())).await?? {
+        if grants.is_empty() && !server.answer(direct.may_administer(namespace, name.bytes())).await? {
             return Err(Failure::refused(format!(
                 "cannot revoke the grants of {object}: {PERMISSION_DENIED}"
             )));
@@ -194,7 +194,7 @@ impl Revoke {
         let mut revoked = 0;
         for grant in grants {
             let operation = self.operation(Revocation::Grant(grant));
-            match server.answer(direct.change(&operation)).await? {
+            match server.answer(direct.change(&operation)).await {
                 Ok(_) => revoked += 1,
                 // It was released since.
                 Err(error) if error.status() == Some(Status::NotAcquired) => {}

@@ -194,7 +194,7 @@ impl Server {
         if let Some(kind) = self.kind() {
             return Ok(kind);
         }
-        match self.answer(direct.inspect(None, name.bytes())).await? {
+        match self.answer(direct.inspect(None, name.bytes())).await {
             Err(error) if error.status() == Some(Status::NotFound) => Err(self.not_found(name).await),
             inspected => Ok(inspected?.namespace),
         }
@@ -226,14 +226,14 @@ impl Server {
     /// Whether a name exists as this kind; `false` if the server does not say.
     pub(super) async fn exists_as(&self, kind: Namespace, name: &Name) -> bool {
         let Ok(direct) = self.direct().await else { return false };
-        matches!(self.answer(direct.inspect(kind, name.bytes())).await, Ok(Ok(_)))
+        self.answer(direct.inspect(kind, name.bytes())).await.is_ok()
     }
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
         let server = self.at(self.leader().await?.into());
         let client = server.builder("signalbox")?.build()?;
-        Ok(server.answer(client.direct()).await??)
+        Ok(server.answer(client.direct()).await?)
     }
 
     /// Connects for plain operations, which any server of the protocol supports. Their requests do not name a namespace,
@@ -314,7 +314,7 @@ impl Server {
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, Option<u64>), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
-        let server = self.answer(client.introduce(&label(task), token.as_ref())).await??;
+        let server = self.answer(client.introduce(&label(task), token.as_ref())).await?;
         self.check_port(server)?;
         Ok((client, server.map(|server| server.session)))
     }
@@ -341,26 +341,23 @@ impl Server {
         }))
     }
 
-    /// Waits until a leased client has connected to one of the addresses. The outer error is the failure that none answered
-    /// in time.
-    pub(super) async fn answer_of_first<T>(
-        &self,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<Result<T, Error>, Failure> {
-        let addresses = u32::try_from(self.addresses.0.len()).unwrap_or(u32::MAX);
-        self.answer_within(self.timeout * addresses, call).await
-    }
-
-    /// Waits for a response. The outer error is the failure that none came in time.
-    pub(super) async fn answer<T>(
-        &self,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<Result<T, Error>, Failure> {
+    /// Waits for a response. Fails with [`ConnectError::TimedOut`] if none comes in time.
+    pub(super) async fn answer<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.answer_within(self.timeout, call).await
     }
 
+    /// As [`Self::answer`], within this time.
+    pub(super) async fn answer_within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let late = || ConnectError::TimedOut { address: self.addresses().to_string(), limit };
+        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late().into()))
+    }
+
     /// The next entry of a series, within the time of a response.
-    pub(super) async fn next<T>(&self, series: &mut Series<T>) -> Result<Result<Option<T>, Error>, Failure> {
+    pub(super) async fn next<T>(&self, series: &mut Series<T>) -> Result<Option<T>, Error> {
         self.answer(async { series.next().await.transpose() }).await
     }
 
@@ -368,36 +365,13 @@ impl Server {
     pub(super) async fn all<T>(
         &self,
         series: impl Future<Output = Result<Series<T>, Error>>,
-    ) -> Result<Result<Vec<T>, Error>, Failure> {
+    ) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
-        let mut series = match self.answer(series).await? {
-            Ok(series) => series,
-            Err(error) => return Ok(Err(error)),
-        };
-        loop {
-            match self.next(&mut series).await? {
-                Ok(Some(entry)) => all.push(entry),
-                Ok(None) => return Ok(Ok(all)),
-                Err(error) => return Ok(Err(error)),
-            }
+        let mut series = self.answer(series).await?;
+        while let Some(entry) = self.next(&mut series).await? {
+            all.push(entry);
         }
-    }
-
-    async fn answer_within<T>(
-        &self,
-        limit: Duration,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<Result<T, Error>, Failure> {
-        tokio::time::timeout(limit, call).await.map_err(|_| {
-            Failure::new(
-                Exit::Unavailable,
-                format!(
-                    "{} did not respond within {} s; check the server, or raise --timeout",
-                    self.addresses(),
-                    limit.as_secs_f64()
-                ),
-            )
-        })
+        Ok(all)
     }
 }
 

@@ -161,7 +161,7 @@ impl Credentials {
                                --grant";
                 return Err(Failure::new(Exit::Usage, message));
             }
-            Some(id) if is_done && grant.is_ok() => match server.answer(direct.release_done(id)).await? {
+            Some(id) if is_done && grant.is_ok() => match server.answer(direct.release_done(id)).await {
                 Err(error) if error.status() == Some(Status::InvalidArguments) => {
                     let message = format!(
                         "{} was not acquired with --share, so nothing waits for its work, and it is still held; release it \
@@ -174,7 +174,7 @@ impl Credentials {
             },
             _ => {}
         }
-        self.checked(server.answer(direct.close_session()).await?)?;
+        self.checked(server.answer(direct.close_session()).await)?;
         grant.map(drop)
     }
 
@@ -193,14 +193,14 @@ impl Credentials {
                 self.session
             )));
         }
-        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await?)?;
+        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await)?;
         Ok(Attached { direct, left, grant })
     }
 
     /// The state of the grant, if one is given; a failure if no session holds it.
     async fn verified(&self, server: &Server, direct: &Direct) -> Result<Option<VerifiedGrant>, Failure> {
         let Some(grant) = self.grant else { return Ok(None) };
-        match server.answer(direct.verify(grant)).await? {
+        match server.answer(direct.verify(grant)).await {
             Err(error) if error.status() == Some(Status::NotAcquired) => Err(Failure::refused(format!(
                 "{} is no longer held: it was revoked or released, or its semaphore was removed; others may hold its \
                      resources now, so stop the work",

@@ -3,7 +3,6 @@
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
 //! purpose, so that a slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use clap::Args;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::table::{Column, Rows};
+use super::table::Column;
 use signalbox_client::{Direct, SessionEntry};
 use signalbox_model::views::{self, Session};
 
@@ -60,9 +59,9 @@ pub(super) async fn print(
     is_selected: impl Fn(&SessionEntry<Bytes>) -> bool,
 ) -> Result<ExitCode, Failure> {
     let server = &common.server;
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
-    let mut sessions = server.answer(direct.sessions()).await??;
-    while let Some(entry) = server.next(&mut sessions).await?? {
+    let mut rows = common.rows(&COLUMNS);
+    let mut sessions = server.answer(direct.sessions()).await?;
+    while let Some(entry) = server.next(&mut sessions).await? {
         if is_selected(&entry) {
             rows.push(&Session::of(&entry))?;
         }

@@ -89,7 +89,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         (_, true) => Some(ListingKind::Waiters),
         _ => None,
     };
-    match (sysv.set(name, server)?, list) {
+    match (sysv.set(name)?, list) {
         (Some(set), Some(list)) => return list_users(common, set, list).await,
         (Some(set), None) => return show_named(common, set).await,
         (None, Some(list)) => return listing::print(common, name, list).await,
@@ -99,7 +99,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     let mut states = Vec::new();
     let mut is_refused = false;
     for namespace in Namespace::one_or_all(server.kind()) {
-        match server.answer(State::read(&direct, Some(namespace), name.bytes(), true)).await? {
+        match server.answer(State::read(&direct, Some(namespace), name.bytes(), true)).await {
             Ok(state) => states.extend(state),
             // A token may be for names of one kind.
             Err(error) if error.status() == Some(Status::NotPermitted) => is_refused = true,
@@ -115,7 +115,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     }
     if states.is_empty() {
         if is_refused {
-            server.answer(direct.inspect(server.kind(), name.bytes())).await??;
+            server.answer(direct.inspect(server.kind(), name.bytes())).await?;
         }
         return Err(server.not_found(name).await);
     }

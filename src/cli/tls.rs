@@ -54,15 +54,14 @@ pub(super) struct TlsOptions {
 impl TlsOptions {
     /// What connections over TLS need; `None`: connections are plain. A file of TLS is never ignored.
     pub(super) fn load(&self) -> Result<Option<Tls>, Failure> {
-        let usage = |message: String| Failure::usage(message);
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
             (Some(_), None) => {
-                return Err(usage("--cert needs --cert-key, the file with its key".to_owned()));
+                return Err(Failure::usage("--cert needs --cert-key, the file with its key"));
             }
             (None, Some(_)) => {
-                return Err(usage("--cert-key needs --cert, the file with its certificate".to_owned()));
+                return Err(Failure::usage("--cert-key needs --cert, the file with its certificate"));
             }
         };
         if !self.is_requested && self.ca.is_none() && identity.is_none() {
@@ -72,7 +71,7 @@ impl TlsOptions {
             return Ok(Some(loaded.clone()));
         }
         let files = TlsFiles { ca: self.ca.clone(), identity };
-        let tls = Tls::load(&files).map_err(|error| usage(format!("cannot use TLS: {error}")))?;
+        let tls = Tls::load(&files).map_err(|error| Failure::usage(format!("cannot use TLS: {error}")))?;
         Ok(Some(self.loaded.get_or_init(|| tls).clone()))
     }
 

@@ -9,8 +9,7 @@ use clap::{Args, Subcommand};
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output::Form;
-use super::table::{Column, Rows};
+use super::table::Column;
 use super::time::{time, unix_now_s};
 use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, update_tokens};
 
@@ -143,28 +142,28 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         Action::Rotate(arguments) => rotate(arguments)?,
         Action::Revoke(Revoke { name, id, source }) => {
             update_tokens(&source.file, |tokens| {
-                tokens.remove(name, *id).map_err(|error| failure(error.to_string()))
+                tokens.remove(name, *id).map_err(|error| Failure::refused(error.to_string()))
             })?;
         }
-        Action::List(source) => list(source, common.form())?,
+        Action::List(source) => list(source, common)?,
     }
     Ok(Exit::Success.into())
 }
 
 fn create(arguments: &Create) -> Result<(), Failure> {
     let Create { name, rights, areas, life, source } = arguments;
-    let usage = |error: String| Failure::usage(error);
-    let rights =
-        Rights::parse(rights, areas.iter().map(String::as_str)).map_err(|error| usage(error.to_string()))?;
+    let rights = Rights::parse(rights, areas.iter().map(String::as_str))
+        .map_err(|error| Failure::usage(error.to_string()))?;
     if rights.words() == "none" {
-        return Err(usage(
-            "a token without rights permits nothing; give --rights read, acquire, administer or all"
-                .to_owned(),
+        return Err(Failure::usage(
+            "a token without rights permits nothing; give --rights read, acquire, administer or all",
         ));
     }
     let (token, now) = (random()?, unix_now_s());
     let entry = Entry::of(&token, name.clone(), rights, now, life.end(now));
-    update_tokens(&source.file, |tokens| tokens.add(entry).map_err(|error| usage(error.to_string())))?;
+    update_tokens(&source.file, |tokens| {
+        tokens.add(entry).map_err(|error| Failure::usage(error.to_string()))
+    })?;
     writeln!(std::io::stdout(), "{}", token.reveal())?;
     Ok(())
 }
@@ -174,15 +173,16 @@ fn rotate(arguments: &Rotate) -> Result<(), Failure> {
     let (token, now) = (random()?, unix_now_s());
     update_tokens(&source.file, |tokens| {
         let rotated = tokens.rotate(name, &token, now, life.end(now), after(now, *overlap));
-        rotated.map_err(|error| failure(error.to_string()))
+        rotated.map_err(|error| Failure::refused(error.to_string()))
     })?;
     writeln!(std::io::stdout(), "{}", token.reveal())?;
     Ok(())
 }
 
 fn random() -> Result<Token, Failure> {
-    Token::random(getrandom::fill)
-        .map_err(|error| failure(format!("the system has no random numbers: {error}; check /dev/urandom")))
+    Token::random(getrandom::fill).map_err(|error| {
+        Failure::refused(format!("the system has no random numbers: {error}; check /dev/urandom"))
+    })
 }
 
 fn expiry(text: &str) -> Result<Expiry, String> {
@@ -203,10 +203,10 @@ fn after(now_s: u64, time: Duration) -> u64 {
     now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-fn list(source: &Source, form: Form) -> Result<(), Failure> {
+fn list(source: &Source, common: &Common) -> Result<(), Failure> {
     let tokens = read_tokens(&source.file)?;
     let now = unix_now_s();
-    let mut rows = Rows::new(form, &COLUMNS, std::io::stdout().lock());
+    let mut rows = common.rows(&COLUMNS);
     for entry in tokens.iter() {
         let expires = match entry.expires_at_s {
             None => "never".to_owned(),
@@ -218,8 +218,4 @@ fn list(source: &Source, form: Form) -> Result<(), Failure> {
         rows.push_with(&ListedToken::of(entry, now), &[("EXPIRES", &expires), ("RIGHTS", &rights)])?;
     }
     Ok(rows.finish()?)
-}
-
-fn failure(message: String) -> Failure {
-    Failure::refused(message)
 }

@@ -1,6 +1,5 @@
 //! `signalbox verify`: checks whether a grant is held.
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,7 +8,7 @@ use serde_json::json;
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::table::{Column, Rows};
+use super::table::Column;
 use signalbox_client::{GrantId, GrantState, Status};
 use signalbox_model::views::ttl_left_s;
 
@@ -40,7 +39,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let (grant, server) = (arguments.grant, &common.server);
     let direct = server.direct().await?;
-    let verified = match server.answer(direct.verify(GrantId(grant))).await? {
+    let verified = match server.answer(direct.verify(GrantId(grant))).await {
         Err(error) if error.status() == Some(Status::NotAcquired) => None,
         result => Some(result?),
     };
@@ -53,7 +52,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     // Ids are strings: many JSON readers convert numbers to doubles, which would round them.
     let session = verified.map(|verified| verified.session.to_string());
     let object = json!({ "grant": grant.to_string(), "standing": state, "session": session, "left": left });
-    let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
+    let mut rows = common.rows(&COLUMNS);
     rows.push(&object)?;
     rows.finish()?;
     Ok(exit.into())

@@ -67,11 +67,11 @@ pub(super) struct Arguments {
     name: Name,
 
     /// Treat a * at the end as a part of the name
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sysv")]
     exact: bool,
 
     /// With --sysv: how long to wait between two questions to the server [default: 1]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", requires = "sysv", value_parser = time)]
     interval: Option<Duration>,
 }
 
@@ -82,21 +82,12 @@ const LISTED_EVERY: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
-    let Arguments { name, exact, interval } = arguments;
+    let Arguments { name, interval, .. } = arguments;
     let Common { server, sysv, .. } = common;
     if !sysv.is_given() {
-        if interval.is_some() {
-            return Err(Failure::usage(
-                "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it",
-            ));
-        }
         return watch(arguments, common).await;
     }
-    sysv.check(server)?;
-    if *exact {
-        return Err(Failure::usage("--exact is not valid with --sysv; a set has a key; omit it"));
-    }
-    let watched = if name.bytes() == b"*" { None } else { sysv.set(name, server)? };
+    let watched = if name.bytes() == b"*" { None } else { sysv.set(name)? };
     super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
 }
 
@@ -106,7 +97,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failu
     let direct = server.direct().await?;
     let mut watches = Vec::new();
     for namespace in Namespace::one_or_all(server.kind()) {
-        watches.push(server.answer(direct.watch(namespace, scope)).await??);
+        watches.push(server.answer(direct.watch(namespace, scope)).await?);
     }
     let mut missing = watches.len();
     let mut clients = Clients { server, direct: None, known: HashMap::new(), asked: None };

@@ -13,7 +13,7 @@
 //!   a consistent state. No lock is held while a call waits; the shared state is lists that only grow, of atomics.
 //! - After its first call, a thread that calls `semop` allocates nothing.
 //!
-//! From the outside inwards: `entry`, `exec`, `dlopen` and `fork` are called by the program; `call` performs one call
+//! From the outside inwards: `entry`, `exec`, `dlopen` and `load` are called by the program; `call` performs one call
 //! across lost connections; `process` is the process on the server and its connections; `connection` sends one request
 //! and waits for its response; `servers` has the addresses to connect to, and `token` what proves to them what the program
 //! may do; `socket` and `signals` are the system.
@@ -32,7 +32,6 @@ pub mod dlopen;
 pub mod entry;
 mod errno;
 pub mod exec;
-mod fork;
 mod handover;
 mod ids;
 pub mod load;

@@ -38,7 +38,6 @@ next! {
     DLOPEN = c"dlopen": unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     EXECVE = c"execve": Exec;
     EXECVPE = c"execvpe": Exec;
-    EXECVP = c"execvp": unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
     FEXECVE = c"fexecve": unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) -> c_int;
     EXECVEAT = c"execveat":
         unsafe extern "C" fn(c_int, *const c_char, *const *const c_char, *const *const c_char, c_int) -> c_int;

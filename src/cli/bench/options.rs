@@ -1,6 +1,5 @@
 //! The options of `bench`, and the load that they describe.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,8 +66,8 @@ pub(in crate::cli) struct Arguments {
     pub(super) name_bytes: usize,
 
     /// Operations with their weights: pair (an acquire and its release), get, noop
-    #[arg(short, long, value_name = "WHAT[=WEIGHT],…", default_value = "pair")]
-    mix: MixArgument,
+    #[arg(short, long, value_name = "WHAT[=WEIGHT],…", default_value = "pair", value_parser = mix)]
+    mix: Mix,
 
     /// Resources of each acquire
     #[arg(long, value_name = "R", default_value = "1", value_parser = within(1..=u32::MAX))]
@@ -163,7 +162,7 @@ impl Arguments {
             connections: self.connections as usize,
             in_flight: self.in_flight as usize,
             names: Arc::new(Names::new(self.names, self.name_bytes, distribution)),
-            mix: self.mix.0,
+            mix: self.mix,
             resources: Resources(self.resources),
             maximum: Maximum(self.max),
             seed: self.seed,
@@ -212,31 +211,24 @@ fn part(whole: u64, sharers: usize, index: usize) -> u64 {
     whole / sharers + u64::from(index < whole % sharers)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MixArgument(Mix);
-
-impl FromStr for MixArgument {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || "expected operations with weights, such as pair, or pair=8,get=1,noop=1".to_owned();
-        let mut mix = Mix { pair: 0, get: 0, noop: 0 };
-        for item in text.split(',') {
-            let (what, weight) = item.split_once('=').unwrap_or((item, "1"));
-            let place = match what {
-                "pair" => &mut mix.pair,
-                "get" => &mut mix.get,
-                "noop" => &mut mix.noop,
-                _ => return Err(advice()),
-            };
-            // A sum of three weights stays below 2^32.
-            *place = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(advice)?;
-        }
-        if mix.pair + mix.get + mix.noop == 0 {
-            return Err("all weights are 0; set one of them above 0".to_owned());
-        }
-        Ok(Self(mix))
+fn mix(text: &str) -> Result<Mix, &'static str> {
+    const ADVICE: &str = "expected operations with weights, such as pair, or pair=8,get=1,noop=1";
+    let mut mix = Mix { pair: 0, get: 0, noop: 0 };
+    for item in text.split(',') {
+        let (what, weight) = item.split_once('=').unwrap_or((item, "1"));
+        let place = match what {
+            "pair" => &mut mix.pair,
+            "get" => &mut mix.get,
+            "noop" => &mut mix.noop,
+            _ => return Err(ADVICE),
+        };
+        // A sum of three weights stays below 2^32.
+        *place = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or(ADVICE)?;
     }
+    if mix.pair + mix.get + mix.noop == 0 {
+        return Err("all weights are 0; set one of them above 0");
+    }
+    Ok(mix)
 }
 
 fn rate(text: &str) -> Result<f64, &'static str> {
@@ -252,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_mix_is_a_list_of_weights() {
-        let parsed = |text: &str| text.parse::<MixArgument>().map(|mix| (mix.0.pair, mix.0.get, mix.0.noop));
+        let parsed = |text: &str| mix(text).map(|mix| (mix.pair, mix.get, mix.noop));
         assert_eq!(parsed("pair"), Ok((1, 0, 0)));
         assert_eq!(parsed("pair=8,get,noop=3"), Ok((8, 1, 3)));
         for wrong in ["", "pair=", "put", "get=-1", "get=0", "pair=9999999999"] {

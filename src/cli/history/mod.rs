@@ -3,7 +3,6 @@
 mod files;
 mod pairs;
 
-use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use serde::Serialize;
 use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
 use super::pattern::PatternArguments;
-use super::table::{Column, Rows};
+use super::table::Column;
 use super::time::{moment, now};
 use crate::config::Loaded;
 pub(super) use files::Unreadable;
@@ -93,7 +92,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         arguments.since.is_none_or(|since| row.last >= since)
             && arguments.until.is_none_or(|until| row.granted <= until)
     };
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut rows = common.rows(&COLUMNS);
     let mut push = |row: &Row| {
         let mut limits =
             row.line.limits.iter().filter(|limit| is_of_scope(limit)).filter(|_| is_in_time(row));
@@ -169,7 +168,7 @@ impl<'a> Object<'a> {
         Self {
             granted: row.granted,
             ended: row.ended,
-            end: row.word(),
+            end: row.end,
             waited: row.waited_ms.map(seconds),
             held: row.held_ms.map(seconds),
             kind: limit.kind.noun(),

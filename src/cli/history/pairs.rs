@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use signalbox_model::UnixMilliseconds;
 use signalbox_model::history::{HistoryLine, HistoryWord};
-use signalbox_model::{GrantEnd, UnixMilliseconds};
 
 /// A grant.
 #[derive(Debug)]
@@ -15,27 +15,10 @@ pub(super) struct Row {
     pub(super) last: UnixMilliseconds,
     pub(super) waited_ms: Option<u64>,
     pub(super) held_ms: Option<u64>,
-    end: End,
+    /// How it ended, in one word.
+    pub(super) end: &'static str,
     /// Its first line, or if that is missing its last one.
     pub(super) line: HistoryLine<'static>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Of(GrantEnd),
-    Stopped,
-    Held,
-}
-
-impl Row {
-    /// How it ended, in one word.
-    pub(super) fn word(&self) -> &'static str {
-        match self.end {
-            End::Of(end) => end.word(),
-            End::Stopped => "stopped",
-            End::Held => "held",
-        }
-    }
 }
 
 /// The grants whose ends are not read yet.
@@ -68,7 +51,7 @@ impl Pairs {
                     let granted = UnixMilliseconds(time.0.saturating_sub(held_ms.unwrap_or_default()));
                     HistoryLine { time: granted, waited_ms: None, ..line }
                 });
-                vec![Row { held_ms, ..row(line, End::Of(end), Some(time), Some(time)) }]
+                vec![Row { held_ms, ..row(line, end.word(), Some(time), Some(time)) }]
             }
             (HistoryWord::Started, _) => {
                 let keeps_durable = line.durable == Some(true);
@@ -82,7 +65,7 @@ impl Pairs {
 
     /// The grants that have not ended.
     pub(super) fn held(self, now: UnixMilliseconds) -> Vec<Row> {
-        self.open.into_values().map(|line| row(line, End::Held, Some(now), None)).collect()
+        self.open.into_values().map(|line| row(line, "held", Some(now), None)).collect()
     }
 
     /// The grants that a process does not leave to the next one have ended.
@@ -94,14 +77,14 @@ impl Pairs {
     ) -> Vec<Row> {
         let is_lost = |_: &u64, line: &mut HistoryLine<'_>| !(keeps_durable && line.durable == Some(true));
         let lost = self.open.extract_if(.., is_lost);
-        lost.map(|(_, line)| Row { last, ..row(line, End::Stopped, ended, ended) }).collect()
+        lost.map(|(_, line)| Row { last, ..row(line, "stopped", ended, ended) }).collect()
     }
 }
 
 /// A grant that was held until then.
 fn row(
     line: HistoryLine<'static>,
-    end: End,
+    end: &'static str,
     until: Option<UnixMilliseconds>,
     ended: Option<UnixMilliseconds>,
 ) -> Row {

@@ -17,7 +17,7 @@ use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::slots;
 use crate::cli::wanted::Amounts;
-use signalbox_client::{Error, Lost, Permit};
+use signalbox_client::{Error, ErrorKind, Lost, Permit};
 
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
@@ -65,11 +65,10 @@ async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: He
     if permit.is_held() {
         let object = amounts.object();
         let released = async { if is_done { permit.release_done().await } else { permit.release().await } };
-        match server.answer(released).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn(&error.to_string()),
-            Err(failure) => {
-                failure.report();
+        if let Err(error) = server.answer(released).await {
+            let is_late = matches!(error.kind(), ErrorKind::Connect(_));
+            Failure::from(error).report();
+            if is_late {
                 warn(&format!(
                     "{object} may stay held until the lease ends; the server releases the resources then"
                 ));

@@ -11,7 +11,7 @@ use super::arguments::Arguments;
 use super::events::Event;
 use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
-use crate::cli::exit::{End, Failure, warn};
+use crate::cli::exit::{End, Failure};
 use crate::cli::outer::{self, Holding};
 use crate::cli::refusal::{self, Questions, Usage};
 use crate::cli::server::Server;
@@ -46,7 +46,7 @@ async fn acquire(
     client: &PlainClient,
 ) -> Result<(), Failure> {
     let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
-    let Err(error) = server.answer(call).await? else { return Ok(()) };
+    let Err(error) = server.answer(call).await else { return Ok(()) };
     let outer = outer::all();
     if refusal::needs_usage(&error) && !outer.is_empty() {
         let answers = Questions::new(server, amounts).answers(true).await;
@@ -106,9 +106,7 @@ impl Hold for ConnectionHold<'_> {
 async fn release(server: &Server, amount: &Amount, client: &PlainClient) {
     let call = client.release(amount.name.bytes(), Resources(amount.resources));
     match server.answer(call).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionLost(_)) => {}
-        Ok(Err(error)) => warn(&error.to_string()),
-        Err(failure) => failure.report(),
+        Err(error) if !matches!(error.kind(), ErrorKind::ConnectionLost(_)) => Failure::from(error).report(),
+        _ => {}
     }
 }

@@ -3,7 +3,6 @@
 //! `status`, `holders`, `waiters` and `watch` are about a set with the option `--sysv`; what they print is here, too.
 
 mod library;
-mod list;
 mod program;
 mod run;
 mod set;
@@ -23,9 +22,11 @@ pub(super) use users::list_users;
 pub(super) use watch::watch;
 
 use super::arguments::Common;
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::server::{Server, block_on};
+use super::server::block_on;
+use super::table::Column;
+use signalbox_model::views::Set;
 
 /// Run programs with System V semaphores, and list, show and remove sets
 ///
@@ -102,7 +103,7 @@ pub(super) struct SysvOption {
     /// NAME is a System V semaphore set
     ///
     /// Give its key (0x2a, 42), or id: and its id; see "signalbox sysv".
-    #[arg(id = "sysv", long = "sysv", global = true)]
+    #[arg(id = "sysv", long = "sysv", global = true, conflicts_with_all = ["counter", "semaphore"])]
     is_given: bool,
 }
 
@@ -112,33 +113,48 @@ impl SysvOption {
     }
 
     /// The set of the name; `None`: the name is not one of a set.
-    pub(super) fn set(&self, name: &Name, server: &Server) -> Result<Option<SetName>, Failure> {
+    pub(super) fn set(&self, name: &Name) -> Result<Option<SetName>, Failure> {
         if !self.is_given {
             return Ok(None);
         }
-        self.check(server)?;
         let text = str::from_utf8(name.bytes()).unwrap_or_default();
         let set = text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))?;
         Ok(Some(set))
-    }
-
-    /// Refuses the option beside the one of another kind.
-    pub(super) fn check(&self, server: &Server) -> Result<(), Failure> {
-        if self.is_given && server.kind().is_some() {
-            return Err(Failure::usage(
-                "--sysv contradicts --counter and --semaphore; omit these, and if the server has only \
-                           the port of the semaphores, give it with --server HOST:PORT",
-            ));
-        }
-        Ok(())
     }
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Run(arguments) => run::run(arguments, common),
-        Action::List => block_on(list::list(common)),
+        Action::List => block_on(list(common)),
         Action::Show(set) => block_on(show_named(common, set.name())),
         Action::Remove(set) => block_on(set::remove(set.name(), &common.server)),
     }
+}
+
+const COLUMNS: [Column; 11] = [
+    Column::word("KEY", 10),
+    Column::number("ID", 10),
+    Column::number("USER", 6).under("uid"),
+    Column::number("GROUP", 6).under("gid"),
+    Column::word("MODE", 4),
+    Column::number("SEMAPHORES", 10),
+    Column::number("WAITING", 7),
+    Column::number("ADJUSTING", 9),
+    Column::utc("OPERATED").omitted(1),
+    Column::utc("CHANGED").omitted(2),
+    Column::word("FLAGS", 5),
+];
+
+/// Lists the semaphore sets, as `ipcs -s` does. Entries are written as they arrive, so memory does not grow with their number.
+async fn list(common: &Common) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let mut rows = common.rows(&COLUMNS);
+    let direct = server.direct().await?;
+    let mut sets = server.answer(direct.sets()).await?;
+    while let Some(listed) = server.next(&mut sets).await? {
+        rows.push(&Set::of(&listed))?;
+    }
+    rows.finish()?;
+    Ok(Exit::Success.into())
 }

@@ -93,7 +93,7 @@ impl SetName {
 
     /// The set of this name on the server.
     pub(super) async fn find(self, server: &Server, direct: &Direct) -> Result<ListedSet, Failure> {
-        let listed = server.all(direct.sets()).await??;
+        let listed = server.all(direct.sets()).await?;
         listed.into_iter().find(|listed| self.is(listed)).ok_or_else(|| self.missing())
     }
 
@@ -109,7 +109,7 @@ pub(super) async fn open_process(server: &Server, direct: &Direct, task: &str) -
     let groups: Vec<u32> = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
     let label = label(task);
     let identity = Identity { pid: std::process::id(), caller: caller(), groups: &groups, label: &label };
-    Ok(server.answer(direct.open_process(&identity)).await??)
+    Ok(server.answer(direct.open_process(&identity)).await?)
 }
 
 /// Removes the set of this name, as `ipcrm` does.
@@ -123,7 +123,7 @@ pub(super) async fn remove(name: SetName, server: &Server) -> Result<ExitCode, F
         };
         process.remove(id).await
     };
-    let error = match server.answer(remove).await? {
+    let error = match server.answer(remove).await {
         Ok(()) => return Ok(Exit::Success.into()),
         Err(error) => error,
     };
@@ -146,7 +146,7 @@ pub(super) fn caller() -> Caller {
 /// The names of sets, for the completion of a command line.
 pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
     let direct = server.direct().await.ok()?;
-    let sets = server.all(direct.sets()).await.ok()?.ok()?;
+    let sets = server.all(direct.sets()).await.ok()?;
     let name = |listed: ListedSet| key_of(&listed.stat).unwrap_or_else(|| format!("id:{}", listed.set));
     Some(sets.into_iter().map(name).collect())
 }

@@ -70,7 +70,7 @@ async fn semaphores(
     listed: &ListedSet,
 ) -> Result<Option<Vec<Value>>, Failure> {
     let process = set::open_process(server, direct, "sysv show").await?;
-    match server.answer(process.semaphores(listed.set)).await? {
+    match server.answer(process.semaphores(listed.set)).await {
         Ok(semaphores) => Ok(Some(semaphores.iter().enumerate().map(value).collect())),
         Err(error) if error.errno() == Some(Errno::Access) => {
             warn(&format!(

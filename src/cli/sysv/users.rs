@@ -60,7 +60,7 @@ impl Users {
         name: SetName,
         set: SetId,
     ) -> Result<Self, Failure> {
-        let all = match server.all(direct.set_users(set)).await? {
+        let all = match server.all(direct.set_users(set)).await {
             // It was removed after it was found.
             Err(error) if error.status() == Some(Status::NotFound) => return Err(name.missing()),
             all => all?,

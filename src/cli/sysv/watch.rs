@@ -71,8 +71,8 @@ async fn states(
 ) -> Result<BTreeMap<SetId, State>, Failure> {
     let is_watched = |listed: &ListedSet| watched.is_none_or(|name| name.is(listed));
     let mut states = BTreeMap::new();
-    for listed in server.all(direct.sets()).await??.into_iter().filter(is_watched) {
-        let values = match server.answer(process.values(listed.set)).await? {
+    for listed in server.all(direct.sets()).await?.into_iter().filter(is_watched) {
+        let values = match server.answer(process.values(listed.set)).await {
             Ok(values) => Some(values),
             // It was removed after it was listed.
             Err(error) if error.errno() == Some(Errno::Inval) => continue,

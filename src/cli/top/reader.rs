@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
                 Some(connected) => connected,
                 None => connect(server).await?,
             };
-            let snapshot = server.answer(connected.read(details.as_ref(), began)).await??;
+            let snapshot = server.answer(connected.read(details.as_ref(), began)).await?;
             Ok((connected, snapshot))
         }));
     }
