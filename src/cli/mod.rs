@@ -17,7 +17,6 @@ mod data;
 mod declared;
 mod executable;
 mod exit;
-mod held;
 mod history;
 mod leased;
 mod list;

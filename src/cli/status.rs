@@ -8,16 +8,15 @@ use serde::Serialize;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::held;
 use super::listing::{self, Held, Leases, ListingKind, State};
 use super::name::Name;
 use super::output::{Form, json};
 use super::revoke::session_id;
 use super::sysv::{list_users, show_named};
-use super::table::{Rows, figures};
+use super::table::{Column, Rows, figures};
 use crate::config::Clients;
-use signalbox_client::{Inspected, Namespace, SessionId, Status};
-use signalbox_model::views::{self, Declaration, Usage};
+use signalbox_client::{HELD_SESSIONS_MAX, Inspected, Namespace, SessionId, SessionKind, Status};
+use signalbox_model::views::{self, Declaration, Named, Usage, ttl_left_s};
 
 /// Show the usage of a limit, its holders and its queue
 ///
@@ -64,13 +63,13 @@ pub(super) struct Arguments {
 
     /// Show what this session holds and waits for, of all names
     #[arg(long, value_name = "ID", conflicts_with_all = ["name", "client"], value_parser = session_id)]
-    pub(super) session: Option<SessionId>,
+    session: Option<SessionId>,
 
     /// Show what the sessions of this client hold and wait for
     ///
     /// Its address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME.
     #[arg(long, value_name = "CLIENT", conflicts_with = "name")]
-    pub(super) client: Option<Clients>,
+    client: Option<Clients>,
 
     /// List only the holders, one line each
     #[arg(long, conflicts_with = "waiters")]
@@ -83,7 +82,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let Common { server, sysv, .. } = common;
-    let Some(name) = &arguments.name else { return held::print(arguments, common).await };
+    let Some(name) = &arguments.name else { return print_held(arguments, common).await };
     let list = match (arguments.holders, arguments.waiters) {
         (true, _) => Some(ListingKind::Holders),
         (_, true) => Some(ListingKind::Waiters),
@@ -183,4 +182,73 @@ struct Line {
     declared: Option<Declaration>,
     holders: Vec<Held>,
     queue: Vec<views::Entry>,
+}
+
+/// The columns of what sessions hold and wait for, of all names.
+const COLUMNS: [Column; 11] = [
+    Column::word("KIND", 9),
+    Column::text("NAME"),
+    Column::word("STATE", 5),
+    Column::number("GRANT", 20),
+    Column::number("SESSION", 10).omitted(2),
+    Column::number("RESOURCES", 9),
+    Column::word("SLOTS", 5),
+    Column::utc("SINCE").omitted(1),
+    Column::seconds("TTL LEFT", 8).omitted(4),
+    Column::text("ADDRESS").omitted(3),
+    Column::text("LABEL").omitted(5),
+];
+
+/// A holder or a waiter in JSON, with its name.
+#[derive(Serialize)]
+struct HeldLine {
+    kind: &'static str,
+    #[serde(flatten)]
+    name: Named,
+    state: &'static str,
+    #[serde(flatten)]
+    held: Held,
+}
+
+/// Prints what sessions hold and wait for, of all names.
+async fn print_held(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let direct = server.direct().await?;
+    let mut sessions: Vec<_> = arguments.session.into_iter().collect();
+    if let Some(client) = &arguments.client {
+        let mut all = server.answer(direct.sessions()).await?;
+        while let Some(session) = server.next(&mut all).await? {
+            // A process of System V calls has no names.
+            if session.kind != SessionKind::Process && client.revocation().is_about(&session) {
+                sessions.extend(SessionId::from_number(session.session));
+            }
+        }
+    }
+    let mut rows = common.rows(&COLUMNS);
+    for sessions in sessions.chunks(HELD_SESSIONS_MAX) {
+        let mut entries = server.answer(direct.held(sessions)).await?;
+        loop {
+            let held = match server.next(&mut entries).await {
+                Err(error) if error.status() == Some(Status::NoSuchSession) => match arguments.session {
+                    Some(session) => {
+                        let what = "no leased session and no connection has the id";
+                        let advice = "\"signalbox sessions\" lists sessions";
+                        return Err(Failure::refused(format!("{what} {session}; {advice}")));
+                    }
+                    // They have ended since.
+                    None => break,
+                },
+                held => held?,
+            };
+            let Some(held) = held else { break };
+            rows.push(&HeldLine {
+                kind: held.namespace.noun(),
+                name: Named::of(&held.name),
+                state: if held.is_held { "holds" } else { "waits" },
+                held: Held::of(&held.entry, ttl_left_s(held.ttl_left)),
+            })?;
+        }
+    }
+    rows.finish()?;
+    Ok(Exit::Success.into())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::connection::Connection;
-use super::requested::{about, requesting};
+use super::error::{about, requesting};
 use super::{Disconnect, Error, Series, Token, checked};
 use signalbox_model::{
     Changed, DeclaredEntry, Event, GrantId, HeldEntry, Idle, Inspected, ListEntry, Milliseconds, Namespace,

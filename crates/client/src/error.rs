@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::race::Reason;
 use super::sysv;
 use signalbox_model::sysv::Errno;
-use signalbox_model::{Limit, ReachedLimit, Status, TokenRefusal};
+use signalbox_model::{Limit, Namespace, ReachedLimit, Status, Target, TokenRefusal};
 use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX};
 
 /// Why a request failed, and for what.
@@ -587,4 +587,17 @@ fn limit_advice(reached: Option<ReachedLimit>) -> String {
         "{state} ({key} = {max}); {what_to_do}, or raise {key} in the server's configuration",
         key = limit.key()
     )
+}
+
+/// A request about one name.
+pub(super) fn about(operation: &str, namespace: Namespace, name: &[u8]) -> String {
+    format!("{operation} {}", Target::Name(namespace, name))
+}
+
+/// Makes a call, and adds the request to its error.
+pub(super) async fn requesting<T>(
+    requested: impl FnOnce() -> String,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    call.await.map_err(|error| error.of(requested()))
 }

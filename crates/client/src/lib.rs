@@ -120,7 +120,6 @@ mod maker;
 mod plain;
 #[doc(hidden)] // For the command line.
 pub mod race;
-mod requested;
 mod reread;
 mod series;
 mod socket;

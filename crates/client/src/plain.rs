@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
-use super::requested::requesting;
+use super::error::requesting;
 use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, ErrorKind, Maximum, Resources, Series, Token,
     checked, socket,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::requested::requesting;
+use super::error::requesting;
 use super::{Direct, Error, ErrorKind, Series};
 use signalbox_model::Milliseconds;
 use signalbox_model::sysv::{IPC_CREAT, IPC_EXCL, IPC_PRIVATE, SetCommand};

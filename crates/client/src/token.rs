@@ -57,11 +57,7 @@ impl Secret {
 impl Token {
     /// A token as `signalbox token create` printed it. Space around it is ignored.
     ///
-    /// ```
-    /// use signalbox_client::Token;
-    ///
-    /// let token = std::env::var("SIGNALBOX_TOKEN").ok().map(|text| Token::new(&text));
-    /// ```
+    #[doc = example!("", r#"let token = std::env::var("SIGNALBOX_TOKEN").ok().map(|text| Token::new(&text));"#)]
     pub fn new(text: &str) -> Self {
         let secret = Arc::new(Secret(text.trim().as_bytes().to_vec()));
         Self { secret, file: None, may_be_read_by_others: false }
@@ -112,11 +108,7 @@ impl Token {
     /// `access.tokens_over_plain` has the server accept it. Otherwise such a connection fails with
     /// [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
     ///
-    /// ```
-    /// use signalbox_client::Token;
-    ///
-    /// let token = Token::new("sbx_0123456789abcdef_0123").over_plain();
-    /// ```
+    #[doc = example!("", r#"let token = Token::new("sbx_0123456789abcdef_0123").over_plain();"#)]
     #[must_use]
     pub fn over_plain(self) -> Self {
         Self { may_be_read_by_others: true, ..self }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::arguments::{Arguments, OnLost};
-use super::events::Event;
-use super::processes::Processes;
+use super::processes::{Event, Processes};
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
 use crate::cli::leased::{Held, acquire};

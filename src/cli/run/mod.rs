@@ -6,7 +6,6 @@
 
 mod arguments;
 mod descendants;
-mod events;
 mod leased;
 mod plain;
 mod processes;

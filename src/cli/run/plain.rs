@@ -8,8 +8,7 @@
 use std::future::pending;
 
 use super::arguments::Arguments;
-use super::events::Event;
-use super::processes::Processes;
+use super::processes::{Event, Processes};
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure};
 use crate::cli::outer::{self, Holding};
@@ -71,7 +70,7 @@ async fn run_holding(
     let mut signals = Signals::listen()?;
     let holding = session.map(|session| Holding::Connection { session, process: std::process::id() });
     let processes = Processes::start(&arguments.command, &mut signals, None, holding.as_ref())?;
-    let mut hold = ConnectionHold { arguments, server, amount, state: State::Open(client) };
+    let mut hold = ConnectionHold { arguments, server, amount, client: Some(client) };
     Ok(supervise(&mut hold, arguments, processes, &mut signals).await)
 }
 
@@ -80,20 +79,15 @@ struct ConnectionHold<'a> {
     arguments: &'a Arguments,
     server: &'a Server,
     amount: &'a Amount,
-    state: State<'a>,
-}
-
-enum State<'a> {
-    Open(&'a PlainClient),
-    /// The connection was lost and the alarm was raised; nothing else can happen.
-    Lost,
+    /// `None`: the connection was lost and the alarm was raised; nothing else can happen.
+    client: Option<&'a PlainClient>,
 }
 
 impl Hold for ConnectionHold<'_> {
     async fn alarm(&mut self) -> Alarm {
-        let State::Open(client) = self.state else { return pending().await };
+        let Some(client) = self.client else { return pending().await };
         let loss = client.closed().await;
-        self.state = State::Lost;
+        self.client = None;
         let (address, name) = (self.server.addresses(), &self.amount.name);
         let reason =
             format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");

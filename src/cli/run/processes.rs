@@ -5,19 +5,23 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
+use nix::unistd::{Pid, geteuid, getpgid, getpgrp, pipe2};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Process};
-use super::events::{self, Event, Events};
 use crate::cli::executable::found;
 use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::outer::{self, Holding, OUTER};
@@ -80,7 +84,7 @@ impl Processes {
         }
         let (events, reader) = Events::open().map_err(unprepared)?;
         let prepared = |mut command: Command| {
-            command.env(EVENTS_FD, events::number(&reader));
+            command.env(EVENTS_FD, reader.as_raw_fd().to_string());
             // The command has only what is held for it, not what an outer `run` or `acquire` holds.
             for variable in [SESSION, KEY, GRANT, SLOTS] {
                 command.env_remove(variable);
@@ -219,4 +223,42 @@ fn runs_as_other_user(file: &Path) -> bool {
         file.permissions().mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw()
     };
     !geteuid().is_root() && file.metadata().is_ok_and(is_of_other)
+}
+
+/// What happens to the resources, as lines that the command reads from a descriptor: a program in any language learns of a
+/// revocation by that. Each line has an event, and perhaps how many milliseconds are left (`docs/run.md`, "Events").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// An administrator takes them away after this time.
+    Revoking(Duration),
+    /// The lease cannot be renewed, and ends after this time.
+    Expiring(Duration),
+    /// They are lost: others may have them.
+    Lost,
+}
+
+/// Where the command's events are written.
+#[derive(Debug)]
+struct Events(File);
+
+impl Events {
+    /// Opens a pipe. Its other end is for the command: it is left open when the command is started, and has to be dropped
+    /// afterwards.
+    fn open() -> io::Result<(Self, OwnedFd)> {
+        // A command that reads nothing must not delay this process.
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::empty()))?;
+        fcntl(&reader, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok((Self(writer.into()), reader))
+    }
+
+    /// Writes an event. There are a few at most, so each one fits into the pipe; a command that has closed it needs none.
+    fn send(&mut self, event: Event) {
+        let line = match event {
+            Event::Revoking(left) => format!("revoking {}\n", left.as_millis()),
+            Event::Expiring(left) => format!("expiring {}\n", left.as_millis()),
+            Event::Lost => "lost\n".to_owned(),
+        };
+        let _ = self.0.write_all(line.as_bytes());
+    }
 }

@@ -10,8 +10,7 @@ use nix::sys::signal::{Signal, raise};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::arguments::{Arguments, OnLost};
-use super::events::Event;
-use super::processes::Processes;
+use super::processes::{Event, Processes};
 use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::signals::{STOPS, Signals, is_from_keyboard};
 

@@ -1,13 +1,12 @@
 //! `signalbox top`: what a server does, on the whole terminal.
 //!
-//! [`reader`](self::reader) asks the server and makes a [`Snapshot`](snapshot::Snapshot), `model` has what is shown and
+//! [`reader`](self::reader) asks the server and makes a [`Snapshot`](reader::Snapshot), `model` has what is shown and
 //! what keys do, `view` makes lines of it, `paint` writes those that are new, and `screen` has the terminal. `model` and `view` need neither a server nor a terminal.
 
 mod model;
 mod paint;
 mod reader;
 mod screen;
-mod snapshot;
 mod view;
 
 #[cfg(test)]

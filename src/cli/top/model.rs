@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::super::output::escaped;
 use super::super::sessions::ttl_left_s;
-use super::snapshot::{NameKey, NameRow, Snapshot};
+use super::reader::{NameKey, NameRow, Snapshot};
 use signalbox_client::{DeclaredEntry, Namespace, SessionEntry};
 use signalbox_model::views::kind_of_session;
 

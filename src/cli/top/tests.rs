@@ -2,7 +2,7 @@
 
 use super::model::{Action, Model, Next, Rows, View};
 use super::paint::{Line, fitted};
-use super::snapshot::{Details, NameKey, NameRow, Snapshot};
+use super::reader::{Details, NameKey, NameRow, Snapshot};
 use super::view::{Colors, draw};
 use crate::cli::listing::{Entry, State};
 use crate::cli::time::unix_now_s;

@@ -5,7 +5,7 @@ use crossterm::style::Color;
 
 use super::model::{Model, Rows, View};
 use super::paint::{Line, Span, Style, fitted, span};
-use super::snapshot::{Details, NameKey};
+use super::reader::{Details, NameKey};
 use crate::cli::declared::flags;
 use crate::cli::listing::{Entry, State};
 use crate::cli::output::{escaped, or_none};

@@ -13,7 +13,7 @@ use super::clock::Moment;
 use super::command::{AcquireFailure, AcquireOutcome, Command};
 use super::permit::Permit;
 use super::session_handle::SessionHandle;
-use crate::requested::{about, requesting};
+use crate::error::{about, requesting};
 use crate::{Disconnect, Error, ErrorKind, Namespace, Status};
 
 impl Client {

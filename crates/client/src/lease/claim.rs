@@ -32,11 +32,7 @@ impl Claim {
     /// One resource of a limit: the declared semaphore of this name, whose capacity an administrator has set, or, if there is
     /// none, the counter, which requires [`Self::maximum`]. The server decides when the name's turn comes.
     ///
-    /// ```
-    /// use signalbox_client::Claim;
-    ///
-    /// let one = Claim::limit("deploys");
-    /// ```
+    #[doc = example!("", r#"let one = Claim::limit("deploys");"#)]
     pub fn limit(name: impl AsRef<[u8]>) -> Self {
         Self { namespace: None, name: name.as_ref().to_vec(), resources: 1, limit: None, slot: None }
     }
@@ -44,11 +40,7 @@ impl Claim {
     /// Sets the maximum of a limit that is not declared, which is that of this request. A declared semaphore with a larger
     /// capacity fails with [`ErrorKind::MaximumTooSmall`], so that no client exceeds the number that it gave.
     ///
-    /// ```
-    /// use signalbox_client::Claim;
-    ///
-    /// let one_of_eight = Claim::limit("tenant/7").maximum(8);
-    /// ```
+    #[doc = example!("", r#"let one_of_eight = Claim::limit("tenant/7").maximum(8);"#)]
     #[must_use]
     pub fn maximum(mut self, maximum: u32) -> Self {
         self.limit = Some(maximum);
@@ -58,43 +50,28 @@ impl Claim {
     /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
     /// semaphore that exists keeps its own. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
-    /// ```
-    /// use signalbox_client::Claim;
-    ///
-    /// let two_of_three = Claim::semaphore("deploys", 3).resources(2);
-    /// ```
+    #[doc = example!("", r#"let two_of_three = Claim::semaphore("deploys", 3).resources(2);"#)]
     pub fn semaphore(name: impl AsRef<[u8]>, capacity: u32) -> Self {
         Self { namespace: Some(Namespace::Semaphores), ..Self::limit(name).maximum(capacity) }
     }
 
     /// One resource of a semaphore that exists, usually a declared one. It is not created.
     ///
-    /// ```
-    /// use signalbox_client::Claim;
-    ///
-    /// let one = Claim::declared("deploys");
-    /// ```
+    #[doc = example!("", r#"let one = Claim::declared("deploys");"#)]
     pub fn declared(name: impl AsRef<[u8]>) -> Self {
         Self { limit: None, ..Self::semaphore(name, AS_DECLARED) }
     }
 
     /// One resource of a counter. The request does not raise the counter above `maximum`.
     ///
-    /// ```
-    /// use signalbox_client::Claim;
-    ///
-    /// let one_of_eight = Claim::counter("tenant/7", 8);
-    /// ```
+    #[doc = example!("", r#"let one_of_eight = Claim::counter("tenant/7", 8);"#)]
     pub fn counter(name: impl AsRef<[u8]>, maximum: u32) -> Self {
         Self { namespace: Some(Namespace::Counters), ..Self::limit(name).maximum(maximum) }
     }
 
     /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
     ///
-    /// ```
-    /// # use signalbox_client::Claim;
-    /// let five = Claim::counter("licences", 100).resources(5);
-    /// ```
+    #[doc = example!("", r#"let five = Claim::counter("licences", 100).resources(5);"#)]
     #[must_use]
     pub fn resources(mut self, resources: u32) -> Self {
         self.resources = resources;
@@ -105,10 +82,7 @@ impl Claim {
     /// like others: while it is the first and its slot is held or out of service, those after it wait too. It is for
     /// one resource, and creates no semaphore.
     ///
-    /// ```
-    /// # use signalbox_client::Claim;
-    /// let third = Claim::declared("gpu").slot(3);
-    /// ```
+    #[doc = example!("", r#"let third = Claim::declared("gpu").slot(3);"#)]
     #[must_use]
     pub fn slot(mut self, slot: u16) -> Self {
         self.slot = Some(slot);

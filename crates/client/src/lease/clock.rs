@@ -36,11 +36,7 @@ impl Moment {
 
 /// The future that [`Clock::sleep_until`] returns.
 ///
-/// ```
-/// use signalbox_client::Sleep;
-///
-/// let at_once: Sleep = Box::pin(std::future::ready(()));
-/// ```
+#[doc = example!("", "let at_once: Sleep = Box::pin(std::future::ready(()));")]
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A clock that measures leases. It must be monotonic and advance while the machine is suspended, because the server's
