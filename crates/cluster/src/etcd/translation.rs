@@ -144,6 +144,8 @@ fn revision(header: Option<ResponseHeader>) -> Result<Revision, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
 
     fn puts(count: usize) -> Transaction {
@@ -179,30 +181,29 @@ mod tests {
             ],
             otherwise: vec![read],
         };
-        let compare =
-            |result: CompareResult, target: CompareTarget, range_end: &[u8], value| CompareMessage {
-                result: result.into(),
-                target: target.into(),
-                key: key(),
-                range_end: range_end.to_vec(),
-                target_union: Some(value),
-            };
+        let compare = |result, target, range_end: &[u8], value| messages::Compare {
+            result,
+            target,
+            key: key(),
+            range_end: range_end.to_vec(),
+            target_union: Some(value),
+        };
         let request = |request| RequestOp { request: Some(request) };
-        let read = || request(Request::RequestRange(RangeRequest { key: key(), ..RangeRequest::default() }));
+        let read = || request(Request::Range(RangeRequest { key: key(), ..RangeRequest::default() }));
         let expected = TxnRequest {
             compare: vec![
-                compare(CompareResult::Equal, CompareTarget::Mod, b"", TargetUnion::ModRevision(7)),
-                compare(CompareResult::Equal, CompareTarget::Value, b"", TargetUnion::Value(b"v".to_vec())),
-                compare(CompareResult::Less, CompareTarget::Mod, b"l", TargetUnion::ModRevision(8)),
+                compare(EQUAL, MOD, b"", Compared::ModRevision(7)),
+                compare(EQUAL, VALUE, b"", Compared::Value(b"v".to_vec())),
+                compare(LESS, MOD, b"l", Compared::ModRevision(8)),
             ],
             success: vec![
-                request(Request::RequestPut(PutRequest { key: key(), value: b"v".to_vec() })),
-                request(Request::RequestDeleteRange(DeleteRangeRequest { key: key() })),
+                request(Request::Put(PutRequest { key: key(), value: b"v".to_vec() })),
+                request(Request::DeleteRange(DeleteRangeRequest { key: key() })),
                 read(),
             ],
             failure: vec![read()],
         };
-        assert_eq!(transaction_request(&transaction), expected);
+        assert_eq!(transaction_request(&transaction).encode_to_vec(), expected.encode_to_vec());
     }
 
     #[test]
