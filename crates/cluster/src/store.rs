@@ -363,3 +363,14 @@ fn decode(prefix: &[u8], key: &[u8], value: &[u8]) -> Result<Record, StorageErro
     }
     record::decode(&record_key, value).map_err(|error| damaged(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_of_keys_does_not_change() {
+        // The hashes that the authors of FNV-1a publish are 811c9dc5, e40c292c and bf9cf968.
+        assert_eq!(["", "a", "foobar"].map(|rest| bucket(rest.as_bytes())), [0xc5, 0xed, 0xb2]);
+    }
+}
