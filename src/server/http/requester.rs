@@ -159,7 +159,32 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use signalbox_core::NameHasher;
-    use signalbox_model::{Milliseconds, Revocation};
+    use signalbox_model::{GrantId, Milliseconds, Revocation};
+
+    #[test]
+    fn each_refusal_has_its_status_and_code() {
+        for (refusal, status, code) in [
+            (Refusal::NotFound, 404, "not_found"),
+            (Refusal::NotAcquired, 404, "no_such_grant"),
+            (Refusal::NoSuchSession, 404, "no_such_session"),
+            (Refusal::NoSuchSlot, 404, "no_such_slot"),
+            (Refusal::AlreadyExists, 409, "already_exists"),
+            (Refusal::GenerationDiffers, 409, "generation_differs"),
+            (Refusal::InUse, 409, "in_use"),
+            (Refusal::Removed, 409, "removed"),
+            (Refusal::NotPermitted, 409, "configured"),
+            (Refusal::OutOfRange, 400, "bad_request"),
+            (Refusal::TooManyNames, 503, "limit_reached"),
+            (Refusal::NotStored, 503, "not_stored"),
+            (Refusal::ShuttingDown, 503, "not_serving"),
+            (Refusal::Revoked, 409, "revoked"),
+        ] {
+            let what = Revocation::Grant(GrantId(7));
+            let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+            let error = refused(&operation, refusal);
+            assert_eq!((error.status.as_u16(), error.code), (status, code), "{refusal:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_is_not_stored_in_time_has_no_answer_and_is_accepted() {
