@@ -127,20 +127,28 @@ pub fn ask(mut stream: TcpStream, request: &[u8]) -> Reply {
     read_reply(&mut stream)
 }
 
-/// Reads one answer, by its length, and nothing of the next one.
+/// Reads one answer, by its length.
 #[track_caller]
 pub fn read_reply(stream: &mut impl Read) -> Reply {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        let read = stream.read(&mut byte).unwrap();
-        assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&head));
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        let mut some = [0; 4096];
+        let read = stream.read(&mut some).unwrap();
+        assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&bytes));
+        bytes.extend_from_slice(&some[..read]);
+    };
+    let mut body = bytes.split_off(head_end);
+    let head = String::from_utf8(bytes).unwrap();
     let mut reply = Reply { status: head[9..12].parse().unwrap(), head, body: Vec::new() };
     let length = reply.header("content-length").map_or(0, |length| length.parse().unwrap());
-    reply.body.resize(length, 0);
-    stream.read_exact(&mut reply.body).unwrap();
+    let have = body.len();
+    body.resize(length, 0);
+    if have < length {
+        stream.read_exact(&mut body[have..]).unwrap();
+    }
+    reply.body = body;
     reply
 }
