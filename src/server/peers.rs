@@ -36,12 +36,6 @@ impl Peers {
         self.find_session(connection.session())
     }
 
-    /// The address of a connection as text; empty if there is none.
-    pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
-        let peer = connection.and_then(|connection| self.find(connection));
-        peer.map(|peer| peer.address.to_string()).unwrap_or_default().into_bytes().into()
-    }
-
     /// The connection with this session; `None`: it has ended, or the session is a leased one.
     pub(super) fn find_session(&self, session: SessionId) -> Option<Peer> {
         self.with(|peers| peers.get(&session).cloned())
@@ -95,15 +89,19 @@ impl Drop for PeerEntry {
 }
 
 impl Server {
+    /// The address of the client of a connection, as lists show it; empty if there is no connection.
+    pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
+        let address = connection.and_then(|connection| {
+            let peer = self.peers.find(connection).map(|peer| peer.address);
+            // A request over HTTP is a connection of the core, and not of a port.
+            peer.or_else(|| self.core.client_of(connection).map(|client| client.address))
+        });
+        address.map(|address| address.to_string()).unwrap_or_default().into_bytes().into()
+    }
+
     /// The entry with its address, and how long its grant is held without a renewal.
     pub(super) fn shown(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
-        entry.address = self.peers.address_text(connection);
-        // A request over HTTP is a connection of the core, and not of a port.
-        if entry.address.is_empty()
-            && let Some(client) = connection.and_then(|connection| self.core.client_of(connection))
-        {
-            entry.address = client.address.to_string().into_bytes().into();
-        }
+        entry.address = self.address_text(connection);
         let held = entry.grant.filter(|_| entry.position == 0);
         let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
         (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))

@@ -278,7 +278,7 @@ fn a_request_waits_no_longer_than_its_lease_lasts_after_the_limits_have_changed(
 
 #[test]
 fn holders_and_waiters_have_addresses_while_a_request_of_their_lease_waits() {
-    let http = HttpDaemon::start();
+    let mut http = HttpDaemon::start();
     let (held, _) = http.hold("a");
     let address = |list: &str| {
         http.get(&format!("/api/v1/{list}?name=a&kind=counter")).json()["items"][0]["address"].clone()
@@ -289,6 +289,11 @@ fn holders_and_waiters_have_addresses_while_a_request_of_their_lease_waits() {
     http.wait_for_parked(2);
     assert_eq!(address("holders"), json!(renewing.local_addr().unwrap().to_string()));
     assert_eq!(address("waiters"), json!(waiting.local_addr().unwrap().to_string()));
+    // Lists of the ports have them too.
+    for (list, stream) in [("--holders", renewing), ("--waiters", waiting)] {
+        let listed = http.command(&["status", list, "--counter", "a"]);
+        assert!(listed.contains(&stream.local_addr().unwrap().to_string()), "{listed}");
+    }
 }
 
 #[test]

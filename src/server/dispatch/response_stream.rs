@@ -99,7 +99,7 @@ impl ResponseStream {
         };
         let step = move |server: &Server| unless_empty(server.core.list(&mut listing));
         Self::entries(opcode, opaque, step, move |server, (mut entry, connection), out| {
-            entry.address = server.peers.address_text(connection);
+            entry.address = server.address_text(connection);
             ExtendedResponse::Entry(entry.borrowed()).compose(opcode, opaque, out);
         })
     }
