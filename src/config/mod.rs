@@ -42,11 +42,11 @@ pub use http::HttpConfig;
 pub use language::Language;
 pub use load::Loaded;
 pub use network::{Network, UnknownNetwork};
-pub(crate) use root::is_covered;
 pub use root::{
     Config, Counter, DeclareConfig, Log, PortConfig, Semaphore, SessionConfig, SysvConfig, Threshold,
     UnknownThreshold,
 };
+pub(crate) use root::{is_covered, ms};
 pub use schema::Key;
 pub use tls::{ClientCert, PlainRule, TlsConfig};
 pub use workers::WorkerCount;

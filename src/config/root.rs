@@ -290,7 +290,8 @@ impl SessionConfig {
     }
 }
 
-fn ms(seconds: u32) -> u32 {
+/// So many seconds in milliseconds.
+pub(crate) fn ms(seconds: u32) -> u32 {
     seconds.saturating_mul(1000)
 }
 

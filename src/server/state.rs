@@ -23,7 +23,7 @@ use super::port::{Port, port_config};
 use super::rules::Rules;
 use super::tls::{FirstBytes, Tls, TlsError};
 use super::unfinished::Unfinished;
-use crate::config::{Config, TlsConfig};
+use crate::config::{Config, TlsConfig, ms};
 use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::timing::Fence;
 use signalbox_core::{
@@ -149,7 +149,7 @@ impl Server {
         self.memory.set_max(config.memory_max);
         let share = self.rules.shares.share();
         self.core.set_ledger_limits(ledger_limits(config, self.memory.limit(), share));
-        self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
+        self.core.set_reconnect_window(ms(config.session.reconnect_window_s));
         self.core.set_sysv_limits(sysv_limits(config, self.memory.limit(), share));
         self.core.set_sysv_rules(key_rules(config));
     }

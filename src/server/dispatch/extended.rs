@@ -8,7 +8,7 @@ use super::executor::{Executor, NextStep};
 use super::extended_state::{WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
-use crate::config::SessionConfig;
+use crate::config::{SessionConfig, ms};
 use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Waiting, Want};
 use signalbox_model::{
     Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status, Target,
@@ -273,7 +273,6 @@ impl Executor<'_> {
         self.extended.introduce(self.server, opaque, label);
         self.extended.is_told_places = wanted.contains(Features::PLACES);
         let session = &self.server.config().session;
-        let ms = |seconds: u32| Milliseconds(seconds.saturating_mul(1000));
         // Without a store, no session survives that could repeat a request.
         let durable = if self.server.is_durable() {
             Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
@@ -289,10 +288,10 @@ impl Executor<'_> {
             version: EXTENDED_VERSION,
             features: FEATURES.union(durable).union(cluster),
             session: self.extended.connection.number(),
-            wait_max: ms(session.max_wait_s),
-            wait_default: ms(session.default_wait_s),
-            ttl_min: ms(session.min_ttl_s),
-            ttl_max: ms(session.max_ttl_s),
+            wait_max: Milliseconds(ms(session.max_wait_s)),
+            wait_default: Milliseconds(ms(session.default_wait_s)),
+            ttl_min: Milliseconds(ms(session.min_ttl_s)),
+            ttl_max: Milliseconds(ms(session.max_ttl_s)),
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
             port: self.port.namespace,
