@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -148,26 +148,38 @@ def test_a_file_without_certificates_is_refused(ca: str) -> None:
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """The port of something that answers each connection so, and the first lines that it has received."""
-    lines: list[bytes] = []
+def serving(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of something that serves each connection so."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+        def serve_all() -> None:
             while True:
                 try:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection, connection.makefile("rb") as stream, suppress(OSError):
-                    lines.append(stream.readline())
-                    connection.sendall(answer)
+                with connection, suppress(OSError):
+                    serve(connection)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve_all)
         thread.start()
-        yield listener.getsockname()[1], lines
+        yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """The port of something that answers each connection so, and the first lines that it has received."""
+    lines: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
+            lines.append(stream.readline())
+            connection.sendall(answer)
+
+    with serving(serve) as port:
+        yield port, lines
 
 
 def test_a_url_may_have_a_path(name: str) -> None:
@@ -237,28 +249,14 @@ def test_a_certificate_that_is_not_trusted_fails_at_once(tmp_path: Path, name: s
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection, suppress(OSError):
-                    context.wrap_socket(connection, server_side=True).close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    with serving(lambda connection: context.wrap_socket(connection, server_side=True).close()) as port:
+        url = f"https://127.0.0.1:{port}"
         # Its authority is unknown; its name is another one.
         for ca in (None, certificate):
             for urls in ([url], [url, f"{url}/other".replace("127.0.0.1", "localhost")]):
                 client = signalbox.Client(urls, ca=ca, unreachable_after=timedelta(days=1))
                 with pytest.raises(signalbox.Unreachable, match="certificate"):
                     client.acquire(name, maximum=1)
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 def test_a_loss_is_told_whatever_answers_the_renewals(name: str) -> None:
