@@ -62,7 +62,7 @@ fn assert_same(sample: &Sample, real: &str) {
 #[test]
 fn the_server_logs_what_the_readme_shows() {
     let samples = samples();
-    let sample = samples.iter().find(|sample| sample.command == "cargo run --release -- serve").unwrap();
+    let sample = samples.iter().find(|sample| sample.command == "cargo run -- serve").unwrap();
     let mut command = Command::new(SIGNALBOX);
     command.arg("serve").args(ANY_PORTS).stderr(Stdio::piped()).env_remove("JOURNAL_STREAM");
     let mut server = command.spawn().unwrap();
@@ -85,7 +85,7 @@ fn the_commands_print_what_the_readme_shows() {
     let mut script = "set -m\n".to_owned();
     for (number, Sample { command, output }) in samples.iter().enumerate() {
         let server = if command.contains("--semaphore") { semaphores } else { counters };
-        let command = command.replace("target/release/signalbox", SIGNALBOX);
+        let command = command.replace("target/debug/signalbox", SIGNALBOX);
         script += &format!(
             "export SIGNALBOX_SERVER={server}\n(exit ${{status:-0}})\n{{ {command}\n}} >{number} 2>&1\n"
         );
