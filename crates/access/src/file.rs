@@ -1,7 +1,8 @@
 //! The file of tokens: it is read as a whole, and replaced as a whole.
 //!
-//! Invariants: a reader sees the file before or after a change, never a part. Two changes at a time lose nothing. Nobody
-//! but the owner writes the file, and others do not read it. Who may not read it cannot keep others from changing it.
+//! Invariants: a reader sees the file before or after a change, never a part of one. Concurrent changes do not overwrite each
+//! other. Only the owner can write the file, and users outside its group cannot read it. A process that cannot read the file
+//! cannot block changes with a lock.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -18,14 +19,14 @@ use super::tokens::{Tokens, TokensError};
 /// The mode of a new file.
 const MODE: u32 = 0o600;
 
-/// What the group and others must not have: to write, and others to read.
+/// The permissions that a file of tokens must not give: any to others, and to write to the group.
 const MODE_REFUSED: u32 = 0o027;
 
-/// How long a change waits for another one.
+/// How long a change waits for a concurrent one.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The time between two attempts to lock.
-const LOCK_LOOK: Duration = Duration::from_millis(10);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why a file of tokens cannot be used.
 #[derive(Debug, Error)]
@@ -40,7 +41,7 @@ pub enum TokenFileError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Another change does not end.
+    /// Another process has held the lock for too long.
     #[error(
         "{}: another process has locked this file for {} s, so the tokens cannot be changed; find it with: fuser {}",
         path.display(), LOCK_WAIT_MAX.as_secs(), path.display()
@@ -57,7 +58,7 @@ pub enum TokenFileError {
         /// The link.
         path: PathBuf,
     },
-    /// Something is mounted in its place.
+    /// The path is a mount point, so the file cannot be replaced.
     #[error(
         "{}: the file of tokens is mounted by itself, as a volume of a container may be, so it cannot be replaced; change it \
          where it comes from, or mount its directory instead", path.display()
@@ -76,7 +77,7 @@ pub enum TokenFileError {
         /// Its mode.
         mode: u32,
     },
-    /// Its text is not that of tokens.
+    /// Its content cannot be parsed.
     #[error("{}: {problem}", path.display())]
     Text {
         /// The file.
@@ -98,8 +99,8 @@ pub fn read_tokens(path: &Path) -> Result<Tokens, TokenFileError> {
     content.parse().map_err(|problem| TokenFileError::Text { path: path.to_owned(), problem })
 }
 
-/// Changes a file of tokens; one that does not exist is created. A symbolic link is followed, and stays. Where `change` fails, the
-/// file stays as it is.
+/// Changes a file of tokens, and returns what `change` returns. A file that does not exist is created. A symbolic link is followed,
+/// and stays. If `change` fails, its error is returned, and the file stays as it is.
 pub fn update_tokens<T, E: From<TokenFileError>>(
     path: &Path,
     change: impl FnOnce(&mut Tokens) -> Result<T, E>,
@@ -108,6 +109,7 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "written", source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory).map_err(failed)?;
+    // Only for the owner of the lock file: the file may be replaced until the lock is held.
     let earlier_owner = fs::metadata(path).ok();
     let _lock = lock(path, earlier_owner.as_ref(), LOCK_WAIT_MAX)?;
     let earlier = match fs::metadata(path) {
@@ -165,7 +167,7 @@ fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Resu
             Err(TryLockError::WouldBlock) if begun.elapsed() >= wait_max => {
                 return Err(TokenFileError::Locked { path });
             }
-            Err(TryLockError::WouldBlock) => sleep(LOCK_LOOK),
+            Err(TryLockError::WouldBlock) => sleep(LOCK_RETRY_INTERVAL),
         }
     }
 }
@@ -176,7 +178,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(beside)
 }
 
-/// The file belongs to whom the one before belongs.
+/// Gives a file the owner and the group of the earlier one.
 fn keep_owner(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) == (earlier.uid(), earlier.gid()) {
@@ -185,10 +187,11 @@ fn keep_owner(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
     fchown(file, Some(earlier.uid()), Some(earlier.gid()))
 }
 
-/// Writes a file beside it and puts that in its place. Owner and mode stay.
+/// Writes the content to a new file, and renames that to `path`. Owner, group and mode of the earlier file are kept.
 fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Result<()> {
     let beside = beside(path, ".new");
-    // An interrupted change may have left it; the lock excludes a change in progress. If it stays, it cannot be created.
+    // An interrupted change may have left this file; the lock excludes a change in progress. If it cannot be removed, the next
+    // line fails.
     let _ = fs::remove_file(&beside);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
     if let Some(earlier) = earlier {

@@ -168,7 +168,7 @@ impl Area {
         }
     }
 
-    /// All of it.
+    /// The targets that together are the whole area.
     fn targets(&self) -> Vec<Target<'_>> {
         match self {
             Self::Names(kind, prefix) => Namespace::one_or_all(*kind)

@@ -42,7 +42,7 @@ impl Token {
         Ok(Self { id: TokenId(id), secret })
     }
 
-    /// Reads a token as it was printed; `None`: this is none.
+    /// Parses the text of a token, as [`Token::reveal`] returns it; `None`: it is not a token.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.strip_prefix(PREFIX.as_bytes())?;
         let (id, rest) = text.split_at_checked(2 * ID_BYTES)?;
@@ -60,7 +60,7 @@ impl Token {
         format!("{PREFIX}{}_{}", self.id, hex(&self.secret))
     }
 
-    /// What the file has in index of the secret.
+    /// The hash that the file has instead of the secret.
     pub(super) fn hash(&self) -> [u8; HASH_BYTES] {
         let tag = hmac::sign(&self.key(), &self.secret);
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
@@ -96,7 +96,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// As it is shown.
+/// From the text that `Display` writes.
 impl FromStr for TokenId {
     type Err = UnknownTokenId;
 

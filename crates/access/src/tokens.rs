@@ -10,14 +10,14 @@ use super::token::{HASH_BYTES, Token, TokenId};
 pub struct Entry {
     /// 1 to 64 letters, digits, dots, hyphens and underscores.
     pub name: String,
-    /// By which the token is found.
+    /// The public id in the token, by which its entry is found.
     pub id: TokenId,
     pub(super) hash: [u8; HASH_BYTES],
     /// The rights that it gives.
     pub rights: Rights,
     /// When it was made, in seconds of Unix time.
     pub created_at_s: u64,
-    /// From when on it is refused, in seconds of Unix time; `None`: never.
+    /// When it expires, in seconds of Unix time; `None`: never.
     pub expires_at_s: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl ListedToken {
         Self {
             name: entry.name.clone(),
             id: entry.id.to_string(),
-            rights: entry.rights.words().to_string(),
+            rights: entry.rights.words(),
             areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
             created_at: entry.created_at_s,
             expires_at: entry.expires_at_s,
@@ -57,27 +57,27 @@ const SECRETS_MAX: usize = 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Entry>);
 
-/// What a token proves.
+/// The result of [`Tokens::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// It is this one.
+    /// The token of this entry.
     Valid(&'a Entry),
-    /// It was this one, until it expired.
+    /// The token of this entry, which has expired.
     Expired(&'a Entry),
-    /// It is none of the file's.
+    /// The file does not have this token.
     Unknown,
 }
 
 /// Why entries cannot be tokens of one file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokensError {
-    /// The text is no TOML, or has other keys.
+    /// The text is not TOML, or has unknown keys.
     #[error("{0}")]
     Syntax(String),
-    /// The name has other characters.
+    /// The name is empty or too long, or has a character that is not allowed.
     #[error("the name \"{}\" must be 1 to 64 letters, digits, dots, hyphens and underscores", .0.escape_debug())]
     Name(String),
-    /// Another token has it.
+    /// Another token has the name.
     #[error(
         "there is a token \"{0}\" already; choose another name, give it another secret (signalbox token rotate {0}), or revoke it first"
     )]
@@ -88,7 +88,7 @@ pub enum TokensError {
          (signalbox token revoke {0} --id ID; signalbox token list shows the ids)"
     )]
     TooManySecrets(String),
-    /// There is none of the name.
+    /// No token has this name, or this name and id.
     #[error(transparent)]
     NoSuchToken(#[from] NoSuchToken),
     /// Two tokens have the same id.
@@ -137,14 +137,14 @@ impl Entry {
         Self { name, id: token.id(), hash: token.hash(), rights, created_at_s, expires_at_s }
     }
 
-    /// Whether it is refused at this time.
+    /// Whether it has expired at this time, in seconds of Unix time.
     pub fn is_expired(&self, now_s: u64) -> bool {
         self.expires_at_s.is_some_and(|at| at <= now_s)
     }
 }
 
 impl Tokens {
-    /// Adds a token of another name.
+    /// Adds a token with a name that no other token has.
     pub fn add(&mut self, entry: Entry) -> Result<(), TokensError> {
         if self.of_name(&entry.name).next().is_some() {
             return Err(TokensError::NameTaken(entry.name));
@@ -152,8 +152,9 @@ impl Tokens {
         self.insert(entry)
     }
 
-    /// Gives the token of this name another secret, with the same rights. The one before is valid until `overlap_end_s`, or less if
-    /// it expires sooner; one that has expired is removed.
+    /// Gives the token of this name another secret, with the same rights, which expires at `expires_at_s` (`None`: never). The
+    /// present secret expires at `overlap_end_s`, unless it expires earlier; one that has expired is removed. Times are seconds of
+    /// Unix time. Fails if there is no such token, or if two of its secrets are valid.
     pub fn rotate(
         &mut self,
         name: &str,
@@ -213,12 +214,12 @@ impl Tokens {
         self.0.iter()
     }
 
-    /// When the first token expires after this time, in seconds since 1970; `None`: none does.
+    /// When the next token expires after this time, both in seconds of Unix time; `None`: none does.
     pub fn next_expiry(&self, after_s: u64) -> Option<u64> {
         self.0.iter().filter_map(|entry| entry.expires_at_s).filter(|at| *at > after_s).min()
     }
 
-    /// What a token proves at this time. The time that this takes depends on its public id alone.
+    /// Verifies a token at this time, in seconds of Unix time. How long that takes depends only on its public id.
     pub fn verify(&self, token: &Token, now_s: u64) -> Verdict<'_> {
         match self.0.iter().find(|entry| entry.id == token.id()) {
             Some(entry) if !token.has_hash(&entry.hash) => Verdict::Unknown,
@@ -229,7 +230,7 @@ impl Tokens {
     }
 
     /// The present entry of a token that was verified with `earlier`; `None`: it was removed or has expired.
-    pub fn still(&self, earlier: &Entry, now_s: u64) -> Option<&Entry> {
+    pub fn revalidate(&self, earlier: &Entry, now_s: u64) -> Option<&Entry> {
         let same = |entry: &&Entry| entry.id == earlier.id && entry.hash == earlier.hash;
         self.0.iter().find(same).filter(|entry| !entry.is_expired(now_s))
     }
@@ -257,8 +258,8 @@ mod tests {
         assert_eq!(tokens.verify(&token, 99), Verdict::Valid(&entry));
         assert_eq!(tokens.verify(&token, 100), Verdict::Expired(&entry));
         assert_eq!(tokens.verify(&stranger, 99), Verdict::Unknown);
-        assert_eq!(tokens.still(&entry, 99), Some(&entry));
-        assert_eq!(tokens.still(&entry, 100), None);
+        assert_eq!(tokens.revalidate(&entry, 99), Some(&entry));
+        assert_eq!(tokens.revalidate(&entry, 100), None);
         assert_eq!(tokens.add(entry.clone()), Err(TokensError::NameTaken("web".to_owned())));
         let twin = Entry { name: "twin".to_owned(), ..entry.clone() };
         assert_eq!(tokens.add(twin), Err(TokensError::IdTaken("twin".to_owned())));
@@ -268,7 +269,7 @@ mod tests {
         }
         assert!(tokens.remove("web", Some(stranger.id())).is_err());
         tokens.remove("web", Some(token.id())).unwrap();
-        assert_eq!(tokens.still(&entry, 99), None);
+        assert_eq!(tokens.revalidate(&entry, 99), None);
         assert!(tokens.remove("web", None).is_err());
     }
 

@@ -54,10 +54,10 @@ pub(super) struct Access {
     pub(super) failed_authentications: Count,
 }
 
-/// After so many wrong tokens, each further one of a client ends its connection, until it was quiet.
+/// The number of wrong tokens of a client after which each further one ends its connection, until the client was quiet for a while.
 const FAILURES_MAX: u32 = 10;
 
-/// How often the task that waits for the expiry of a token looks at the clock.
+/// How often the task that waits for the expiry of a token checks the clock.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
 /// Which rules were seen last, and when.
@@ -171,9 +171,9 @@ impl Access {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }
 
-    /// What a token still permits that was proven before; `None`: it was removed or has expired.
-    fn still(&self, entry: &Entry) -> Option<Proven> {
-        self.policy().still(entry, self.clock.now())
+    /// What a token that was accepted earlier permits now; `None`: it was removed or has expired.
+    fn revalidate(&self, entry: &Entry) -> Option<Proven> {
+        self.policy().revalidate(entry, self.clock.now())
     }
 
     fn now(&self) -> UnixSeconds {

@@ -12,7 +12,7 @@ use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
 use signalbox_access::{CertificateName, Entry, Right, Rights, Token, Tokens, Verdict};
 use signalbox_model::{Target, TokenRefusal, UnixSeconds};
 
-/// Who a client has proven to be.
+/// The identity that a client has proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Identity {
     /// The name of its token.
@@ -36,17 +36,17 @@ impl Permissions {
         self.rights.permit(right, target)
     }
 
-    /// Who the client has proven to be.
+    /// The identity that the client has proven.
     pub(in crate::server) fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
 
-    /// Whether they include all rights of others.
+    /// Whether they include all rights of `others`.
     pub(in crate::server) fn include(&self, others: &Self) -> bool {
         self.rights.include(&others.rights)
     }
 
-    /// Whether they include all rights of others, apart from administration.
+    /// Whether they include all rights of `others`, apart from administration.
     pub(super) fn include_use(&self, others: &Self) -> bool {
         self.rights.include(&others.rights.without(Right::Administer))
     }
@@ -169,10 +169,10 @@ impl Policy {
         is_encrypted || client.address.is_local() || self.tokens_over_plain
     }
 
-    /// What a token permits now that was proven before.
-    pub(super) fn still(&self, earlier: &Entry, now: UnixSeconds) -> Option<Proven> {
+    /// What a token that was accepted earlier permits now; `None`: it was removed or has expired.
+    pub(super) fn revalidate(&self, earlier: &Entry, now: UnixSeconds) -> Option<Proven> {
         let accepted = self.accepts_tokens.then_some(&self.tokens)?;
-        accepted.still(earlier, now.0).map(Proven::of)
+        accepted.revalidate(earlier, now.0).map(Proven::of)
     }
 }
 

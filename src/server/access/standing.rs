@@ -10,7 +10,7 @@ use super::{Access, Right};
 use signalbox_access::Entry;
 use signalbox_model::{Target, TokenRefusal, UnixSeconds};
 
-/// After so many refused tokens, a connection is closed.
+/// The number of refused tokens after which a connection is closed.
 const FAILURES_MAX: u32 = 3;
 
 /// What a connection may do, and why.
@@ -76,7 +76,7 @@ impl Standing {
         self.generation = access.generation();
         let before = self.permissions.clone();
         let proof = self.proof.take().filter(|_| access.accepts_token_of(client, is_encrypted));
-        match proof.and_then(|entry| access.still(&entry)) {
+        match proof.and_then(|entry| access.revalidate(&entry)) {
             Some(proven) => self.take(access, proven),
             None => {
                 self.in_use = None;
@@ -128,7 +128,7 @@ impl Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) struct TokenRefused {
     pub(in crate::server) why: TokenRefusal,
-    /// Whether the connection must be closed, because so many were.
+    /// Whether the connection must be closed, because too many tokens were refused.
     pub(in crate::server) is_closed: bool,
 }
 
