@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::certificate::Certificate;
-use crate::driver::{Driver, Place};
+use crate::driver::{Driver, Endpoint};
 use crate::oracle::margin;
 use crate::server::{Held, Installation, Server, Store, eventually};
 use crate::{PATIENCE, Program};
@@ -164,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
 fn start(server: &Server, command: &[String]) -> Result<Driver, String> {
     let (http, binary) = server.addresses()[0];
     let (urls, server) = (format!("http://{http}"), binary.to_string());
-    Driver::start(command, &Place { urls, server, token_file: None, authority: None })
+    Driver::start(command, &Endpoint { urls, server, token_file: None, authority: None })
 }
 
 /// The times of a step, ascending.

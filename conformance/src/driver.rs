@@ -1,4 +1,4 @@
-//! A driver: a process that obeys commands and reports what its client believes (README.md, "The driver").
+//! A driver: a process that executes commands and reports what its client believes (README.md, "The driver").
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,22 +15,25 @@ use serde_json::{Value, json};
 
 use crate::{PATIENCE, START_MAX};
 
+/// What a driver has printed so far.
 #[derive(Debug, Default)]
-struct Said {
-    /// The answers that nothing has taken, by the number of their command.
+struct Output {
+    /// The answers that no caller has taken yet, by the number of their command.
     answers: HashMap<u64, Value>,
     events: Vec<Value>,
+    /// Its standard error, and lines of standard output that are not JSON.
     errors: String,
     has_ended: bool,
 }
 
-/// What the driver has said, and what tells that there is more.
-type Shared = Arc<(Mutex<Said>, Condvar)>;
+/// The output of the driver, and the condition that there is more of it.
+type Shared = Arc<(Mutex<Output>, Condvar)>;
 
-/// A driver, which is killed at the end.
+/// A driver, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Driver {
     child: Mutex<Child>,
+    /// The number of the last command, and where commands are written.
     input: Mutex<(u64, ChildStdin)>,
     said: Shared,
     capabilities: Vec<String>,
@@ -44,21 +47,23 @@ pub struct Sent {
     command: Value,
 }
 
-/// Where a driver finds the server, and its token.
+/// How a driver connects to the server (README.md, "The driver").
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
+pub struct Endpoint<'a> {
+    /// The base URLs of the HTTP listeners, separated by commas.
     pub urls: String,
+    /// The addresses of the semaphore ports, separated by commas.
     pub server: String,
     pub token_file: Option<&'a Path>,
     /// The certificate of the authority, if the driver connects over TLS.
     pub authority: Option<&'a Path>,
 }
 
-fn locked(said: &Shared) -> MutexGuard<'_, Said> {
+fn locked(said: &Shared) -> MutexGuard<'_, Output> {
     said.0.lock().expect("no thread panics with the lock")
 }
 
-fn read(said: &Shared, input: impl Read, take: impl Fn(&mut Said, String)) {
+fn read(said: &Shared, input: impl Read, take: impl Fn(&mut Output, String)) {
     for line in BufReader::new(input).lines().map_while(Result::ok) {
         take(&mut locked(said), line);
         said.1.notify_all();
@@ -66,13 +71,13 @@ fn read(said: &Shared, input: impl Read, take: impl Fn(&mut Said, String)) {
 }
 
 impl Driver {
-    /// Starts a driver, and reads what it can do.
-    pub fn start(command: &[String], place: &Place<'_>) -> Result<Self, String> {
+    /// Starts a driver, and reads its capabilities.
+    pub fn start(command: &[String], endpoint: &Endpoint<'_>) -> Result<Self, String> {
         let mut process = Command::new(&command[0]);
         process.args(&command[1..]).env_remove("SIGNALBOX_TOKEN").env_remove("SIGNALBOX_TOKEN_FILE");
-        process.env("SIGNALBOX_URL", &place.urls).env("SIGNALBOX_SERVER", &place.server);
-        process.envs(place.token_file.map(|file| ("SIGNALBOX_TOKEN_FILE", file)));
-        process.env_remove("SIGNALBOX_CA").envs(place.authority.map(|file| ("SIGNALBOX_CA", file)));
+        process.env("SIGNALBOX_URL", &endpoint.urls).env("SIGNALBOX_SERVER", &endpoint.server);
+        process.envs(endpoint.token_file.map(|file| ("SIGNALBOX_TOKEN_FILE", file)));
+        process.env_remove("SIGNALBOX_CA").envs(endpoint.authority.map(|file| ("SIGNALBOX_CA", file)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         process.process_group(0);
         let mut child = process.spawn().map_err(|error| format!("cannot start {:?}: {error}", command[0]))?;
@@ -101,6 +106,7 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Whether the driver has a capability. "clock" is that of a driver without "supervises": its client knows when a lease ends.
     pub fn can(&self, capability: &str) -> bool {
         let says = |word| self.capabilities.iter().any(|said| said == word);
         if capability == "clock" { !says("supervises") } else { says(capability) }
@@ -118,11 +124,12 @@ impl Driver {
         Ok(Sent { id: *next, at, command })
     }
 
-    /// The answer of a command.
+    /// Waits for the answer to a command.
     pub fn answer(&self, sent: &Sent, limit: Duration) -> Result<Value, String> {
         self.wait(&format!("an answer to {}", sent.command), limit, |said| said.answers.remove(&sent.id))
     }
 
+    /// Sends a command, and waits for its answer.
     pub fn call(&self, command: Value) -> Result<(Sent, Value), String> {
         let sent = self.send(command)?;
         let answer = self.answer(&sent, PATIENCE)?;
@@ -146,7 +153,7 @@ impl Driver {
         &self,
         what: &str,
         limit: Duration,
-        mut find: impl FnMut(&mut Said) -> Option<T>,
+        mut find: impl FnMut(&mut Output) -> Option<T>,
     ) -> Result<T, String> {
         let deadline = Instant::now() + limit;
         let mut said = locked(&self.said);
@@ -180,7 +187,7 @@ impl Driver {
     }
 
     /// Waits until the process has ended by itself.
-    pub fn end(&self, limit: Duration) -> Result<(), String> {
+    pub fn wait_for_end(&self, limit: Duration) -> Result<(), String> {
         self.wait("the end of its output", limit, |said| said.has_ended.then_some(()))
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 
 use crate::certificate::Certificate;
-use crate::driver::{Driver, Place};
+use crate::driver::{Driver, Endpoint};
 use crate::etcd::Etcd;
 use crate::scenarios::SCENARIOS;
 use crate::server::{Installation, Store};
@@ -133,7 +133,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         certificate: Certificate::make()?,
         store: if arguments.cluster { Store::Etcd(Etcd::start()?) } else { Store::Directory },
     };
-    let nowhere = Place {
+    let nowhere = Endpoint {
         urls: "http://127.0.0.1:1".to_owned(),
         server: "127.0.0.1:1".to_owned(),
         token_file: None,

@@ -75,7 +75,7 @@ fn basics(stage: &Stage<'_>) -> Result<(), String> {
     second.acquire(Request::of("b", "n", 1))?.failed("busy")?;
     second.acquire(Request::of("c", "n", 1).wait_ms(200))?.failed("timed_out")?;
     let waiting = second.begin(Request::of("d", "n", 1).wait_ms(15_000))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     first.release(&held)?;
     let next = second.finish(waiting)?.held()?;
     let fence = |text: &str| text.parse::<u64>().map_err(|_| format!("a fence must be a number: {text}"));
@@ -85,7 +85,7 @@ fn basics(stage: &Stage<'_>) -> Result<(), String> {
     first.release(&held)?;
     second.must_hold(&next)?;
     second.release(&next)?;
-    stage.free("n")?;
+    stage.wait_until_free("n")?;
     if let Some(event) = [first.driver.events("a"), second.driver.events("d")].concat().first() {
         return Err(format!("an event about a permit that was released: {event}"));
     }
@@ -102,7 +102,7 @@ fn defaults(stage: &Stage<'_>) -> Result<(), String> {
         Some(Held::For(left)) if (millis(DEFAULT_TTL_MS / 2)..=millis(DEFAULT_TTL_MS)).contains(&left) => {}
         other => return Err(format!("a lease must last {DEFAULT_TTL_MS} ms, and the server says {other:?}")),
     }
-    stage.used("n", 1, 0)?;
+    stage.wait_for_usage("n", 1, 0)?;
     player.acquire(request("b", 1))?.failed("busy")?;
     player.release(&held)
 }
@@ -144,9 +144,9 @@ fn exit(stage: &Stage<'_>) -> Result<(), String> {
     player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
     player.network.set(Fault::Freeze);
     player.driver.send(json!({"do": "exit"}))?;
-    player.driver.end(crate::PATIENCE)?;
+    player.driver.wait_for_end(crate::PATIENCE)?;
     player.network.set(Fault::None);
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn lost_answers(stage: &Stage<'_>) -> Result<(), String> {
@@ -160,13 +160,13 @@ fn lost_answers(stage: &Stage<'_>) -> Result<(), String> {
         // No other client wants the name: a client that does not repeat the same request finds its own lease in the way.
         let held = player.finish(acquiring)?.held()?;
         player.must_hold(&held)?;
-        stage.used(&name, 1, 0)?;
+        stage.wait_for_usage(&name, 1, 0)?;
         player.network.set(fault);
         let releasing = player.driver.send(json!({"do": "release", "permit": permit}))?;
         sleep(millis(300));
         player.network.set(Fault::None);
         player.driver.answer(&releasing, crate::PATIENCE)?;
-        stage.free(&name)?;
+        stage.wait_until_free(&name)?;
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ fn duplicates(stage: &Stage<'_>) -> Result<(), String> {
         player.release(&permit)?;
     }
     sleep(millis(300));
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn late_answers(stage: &Stage<'_>) -> Result<(), String> {
@@ -220,7 +220,7 @@ fn stopped(stage: &Stage<'_>) -> Result<(), String> {
         let next = second.acquire(Request::of(&two, "n", 1).wait_ms(15_000));
         first.driver.signal(Signal::SIGCONT);
         let next = next?.held()?;
-        if first.checked(&permit, check)? {
+        if first.finish_check(&permit, check)? {
             return Err("the client believes in a lease that ended while it was stopped".to_owned());
         }
         first.must_have_lost(&permit)?;
@@ -235,7 +235,7 @@ fn blocked(stage: &Stage<'_>) -> Result<(), String> {
     let ttl_ms = RENEWED_MS;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
     let check = player.begin_block(&permit, ttl_ms + 600)?;
-    if !player.checked(&permit, check)? {
+    if !player.finish_check(&permit, check)? {
         return Err("a lease was not renewed while the program was blocked".to_owned());
     }
     player.network.set(Fault::Freeze);
@@ -250,29 +250,29 @@ fn killed(stage: &Stage<'_>) -> Result<(), String> {
     let (first, second, third) = (stage.player("first")?, stage.player("second")?, stage.player("third")?);
     first.acquire(Request::of("a", "n", 1).ttl_ms(RENEWED_MS))?.held()?;
     second.begin(Request::of("b", "n", 1).ttl_ms(RENEWED_MS).wait_ms(15_000))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     let waiting = third.begin(Request::of("c", "n", 1).ttl_ms(RENEWED_MS).wait_ms(15_000))?;
-    stage.used("n", 1, 2)?;
+    stage.wait_for_usage("n", 1, 2)?;
     first.driver.signal(Signal::SIGKILL);
     second.driver.signal(Signal::SIGKILL);
     let permit = third.finish(waiting)?.held()?;
     third.must_hold(&permit)?;
     third.driver.signal(Signal::SIGKILL);
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn server_killed(stage: &Stage<'_>) -> Result<(), String> {
     let (first, second) = (stage.player("first")?, stage.player("second")?);
     let permit = first.acquire(Request::of("a", "n", 1))?.held()?;
     let waiting = second.begin(Request::of("b", "n", 1).wait_ms(30_000))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     stage.server.restart()?;
     first.must_hold(&permit)?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     first.release(&permit)?;
     let next = second.finish(waiting)?.held()?;
     second.release(&next)?;
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
@@ -297,7 +297,7 @@ fn release_without_server(stage: &Stage<'_>) -> Result<(), String> {
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(RENEWED_MS))?.held()?;
     player.network.set(Fault::Freeze);
     player.release(&permit)?;
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn revoked(stage: &Stage<'_>) -> Result<(), String> {
@@ -312,7 +312,7 @@ fn revoked(stage: &Stage<'_>) -> Result<(), String> {
         // Well before the lease would have ended.
         eventually("the client believes in what was revoked", || Ok(!player.believes(&permit)?))?;
         player.told_of_the_loss(&permit)?;
-        stage.free(name)?;
+        stage.wait_until_free(name)?;
     }
     Ok(())
 }
@@ -321,21 +321,21 @@ fn canceled(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     let key = stage.server.hold("n", 60_000)?.ok_or("nothing else holds the name")?;
     let waiting = player.begin(Request::of("a", "n", 1).wait_ms(60_000))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     player.driver.call(json!({"do": "cancel", "permit": "a"}))?;
     player.finish(waiting)?.failed("canceled")?;
-    stage.used("n", 1, 0)?;
+    stage.wait_for_usage("n", 1, 0)?;
     stage.server.release(&key)?;
     // It is granted, but the client does not know it.
     player.network.set(Fault::Delay { up_ms: 0, down_ms: 500 });
     let acquiring = player.begin(Request::of("b", "n", 1).wait_ms(60_000))?;
-    stage.used("n", 1, 0)?;
+    stage.wait_for_usage("n", 1, 0)?;
     player.driver.call(json!({"do": "cancel", "permit": "b"}))?;
     if let crate::stage::Outcome::Held(permit) = player.finish(acquiring)? {
         player.release(&permit)?;
     }
     player.network.set(Fault::None);
-    stage.free("n")?;
+    stage.wait_until_free("n")?;
     // What gives up an acquire that waits changes nothing later.
     let permit = player.acquire(Request::of("c", "m", 1).ttl_ms(RENEWED_MS))?.held()?;
     player.driver.call(json!({"do": "cancel", "permit": "c"}))?;
@@ -352,7 +352,7 @@ fn forked(stage: &Stage<'_>) -> Result<(), String> {
     }
     sleep(millis(RENEWED_MS + 200));
     player.must_hold(&permit)?;
-    stage.used("n", 1, 0)
+    stage.wait_for_usage("n", 1, 0)
 }
 
 fn token(stage: &Stage<'_>) -> Result<(), String> {
@@ -369,7 +369,7 @@ fn token(stage: &Stage<'_>) -> Result<(), String> {
     stage.server.token(&["revoke", "two"])?;
     eventually("the client believes in a lease that it may not renew", || Ok(!player.check(&permit)?))?;
     player.told_of_the_loss(&permit)?;
-    stage.free("n")?;
+    stage.wait_until_free("n")?;
     player.acquire(Request::of("b", "n", 1))?.failed("not_permitted")?;
     write(&stage.server.token(&["create", "three", "--rights", "read,acquire"])?)?;
     let again = player.acquire(Request::of("c", "n", 1))?.held()?;
@@ -382,11 +382,11 @@ fn paused(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     player.acquire(Request::of("a", "n", 1).declared())?.failed("busy")?;
     let waiting = player.begin(Request::of("b", "n", 1).declared().wait_ms(15_000))?;
-    stage.used("n", 0, 1)?;
+    stage.wait_for_usage("n", 0, 1)?;
     stage.server.change("resume", &json!({"name": "n"}))?;
     let permit = player.finish(waiting)?.held()?;
     player.release(&permit)?;
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
@@ -412,32 +412,32 @@ fn single_flight(stage: &Stage<'_>) -> Result<(), String> {
     let worker = first.acquire(Request::of("a", "n", 1).shared())?.held()?;
     second.acquire(Request::of("b", "n", 1).shared())?.failed("busy")?;
     let one = second.begin(waiting("c"))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     let other = third.begin(waiting("d"))?;
-    stage.used("n", 1, 2)?;
+    stage.wait_for_usage("n", 1, 2)?;
     // The answer to one of them is lost.
     third.network.set(Fault::Cut);
     first.release_done(&worker)?;
     second.finish(one)?.done()?;
     third.network.set(Fault::None);
     third.finish(other)?.done()?;
-    stage.free("n")?;
+    stage.wait_until_free("n")?;
     // Later requests begin anew. A worker that fails passes the work on, and so does one that is killed.
     let worker = first.acquire(waiting("e"))?.held()?;
     let next = second.begin(waiting("f").ttl_ms(RENEWED_MS))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     first.release(&worker)?;
     let worker = second.finish(next)?.held()?;
     second.must_hold(&worker)?;
     let next = third.begin(waiting("g"))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     second.driver.signal(Signal::SIGKILL);
     let worker = third.finish(next)?.held()?;
     let last = first.begin(waiting("h"))?;
-    stage.used("n", 1, 1)?;
+    stage.wait_for_usage("n", 1, 1)?;
     third.release_done(&worker)?;
     first.finish(last)?.done()?;
-    stage.free("n")
+    stage.wait_until_free("n")
 }
 
 #[cfg(test)]

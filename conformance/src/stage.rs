@@ -1,4 +1,4 @@
-//! What a scenario works with: a server, and players, each of which is a driver with a network of its own.
+//! The parts of a scenario: a server, and players, each of which is a driver with a network of its own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::PATIENCE;
-use crate::driver::{Driver, Place, Sent};
+use crate::driver::{Driver, Endpoint, Sent};
 use crate::oracle::{BeliefId, Oracle, margin};
 use crate::proxy::Network;
 use crate::server::{Held, Installation, Server, eventually};
@@ -30,24 +30,24 @@ pub struct Player<'a> {
     pub network: Network,
 }
 
-/// What a client asks for.
+/// An acquire that a player requests.
 #[derive(Clone, Debug)]
 pub struct Request {
     permit: String,
-    /// Names, with how many there are of each.
+    /// Names, each with its maximum.
     claims: Vec<(String, u64)>,
     /// Whether the names are declared semaphores, whose capacity the client does not state.
     is_declared: bool,
-    /// Whether the request is one of a single flight.
+    /// Whether the request is part of a single flight.
     is_shared: bool,
-    /// Whether the client is not told the times, which are its defaults.
-    is_default: bool,
+    /// Whether the command omits the times, so that the client uses its defaults.
+    omits_times: bool,
     ttl_ms: u64,
     wait_ms: u64,
 }
 
 impl Request {
-    /// One of a counter.
+    /// A request for one resource of a name with this maximum. It lives 20 s, and does not wait.
     pub fn of(permit: &str, name: &str, maximum: u64) -> Self {
         let claims = vec![(name.to_owned(), maximum)];
         Self {
@@ -55,7 +55,7 @@ impl Request {
             claims,
             is_declared: false,
             is_shared: false,
-            is_default: false,
+            omits_times: false,
             ttl_ms: 20_000,
             wait_ms: 0,
         }
@@ -71,9 +71,9 @@ impl Request {
         self
     }
 
-    /// One without a time to live, for which the client has this one.
+    /// Omits the times; this is the time to live that the client has by default.
     pub fn default_ttl_ms(mut self, ttl_ms: u64) -> Self {
-        self.is_default = true;
+        self.omits_times = true;
         self.ttl_ms(ttl_ms)
     }
 
@@ -100,7 +100,7 @@ pub struct Acquiring {
     request: Request,
 }
 
-/// What a client has said that it holds.
+/// A permit that a client has reported as held.
 #[derive(Debug)]
 pub struct Permit {
     pub label: String,
@@ -160,7 +160,7 @@ impl<'a> Stage<'a> {
         self.player_at(name, None, None)
     }
 
-    /// With another URL before the right one, or with a token.
+    /// As [`Self::player`]; perhaps with the addresses of another network before the right ones, and with a token.
     pub fn player_at(
         &'a self,
         name: &'static str,
@@ -173,24 +173,25 @@ impl<'a> Stage<'a> {
         let urls: Vec<_> = addresses().map(|(http, _)| format!("{scheme}://{http}")).collect();
         let servers: Vec<_> = addresses().map(|(_, binary)| binary.to_string()).collect();
         let (urls, server) = (urls.join(","), servers.join(","));
-        let place = Place { urls, server, token_file, authority: self.authority };
-        let driver = Driver::start(self.command, &place)?;
+        let endpoint = Endpoint { urls, server, token_file, authority: self.authority };
+        let driver = Driver::start(self.command, &endpoint)?;
         Ok(Player { stage: self, name, driver, network })
     }
 
     /// Waits until nothing of a name is in use and no request waits for it.
-    pub fn free(&self, name: &str) -> Result<(), String> {
+    pub fn wait_until_free(&self, name: &str) -> Result<(), String> {
         eventually(&format!("{name:?} is in use"), || Ok(self.server.usage(name)? == (0, 0)))
     }
 
-    /// Waits until so much of a name is in use, and so many requests wait for it.
-    pub fn used(&self, name: &str, in_use: u64, waiting: u64) -> Result<(), String> {
+    /// Waits until `in_use` resources of a name are in use, and `waiting` requests wait for it.
+    pub fn wait_for_usage(&self, name: &str, in_use: u64, waiting: u64) -> Result<(), String> {
         let failure = format!("{name:?} has not {in_use} in use and {waiting} waiting");
         eventually(&failure, || Ok(self.server.usage(name)? == (in_use, waiting)))
     }
 }
 
 impl Player<'_> {
+    /// Sends an acquire without waiting for its answer.
     pub fn begin(&self, request: Request) -> Result<Acquiring, String> {
         let claim = |(name, maximum): &(String, u64)| {
             if request.is_declared {
@@ -201,7 +202,7 @@ impl Player<'_> {
         };
         let claims: Vec<_> = request.claims.iter().map(claim).collect();
         let mut command = json!({"do": "acquire", "permit": request.permit, "claims": claims});
-        if !request.is_default {
+        if !request.omits_times {
             command["ttl_ms"] = json!(request.ttl_ms);
             command["wait_ms"] = json!(request.wait_ms);
         }
@@ -212,6 +213,7 @@ impl Player<'_> {
         Ok(Acquiring { sent, request })
     }
 
+    /// Waits for the answer to an acquire.
     pub fn finish(&self, acquiring: Acquiring) -> Result<Outcome, String> {
         let Acquiring { sent, request } = acquiring;
         let limit = PATIENCE + Duration::from_millis(request.wait_ms);
@@ -233,22 +235,22 @@ impl Player<'_> {
         self.finish(self.begin(request)?)
     }
 
-    /// Whether the client believes in the permit. What it believes is compared with what the server says.
+    /// Whether the client believes in the permit. Fails if it believes in it for longer than the server permits.
     pub fn check(&self, permit: &Permit) -> Result<bool, String> {
-        self.checked(permit, self.begin_check(permit)?)
+        self.finish_check(permit, self.begin_check(permit)?)
     }
 
-    /// Sends the command alone.
+    /// Sends a check without waiting for its answer.
     pub fn begin_check(&self, permit: &Permit) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label}))
     }
 
-    /// Lets the driver block its working thread for so long, and check the permit at once afterwards.
+    /// Has the driver block its working thread for `ms` milliseconds, and check the permit at once afterwards.
     pub fn begin_block(&self, permit: &Permit, ms: u64) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "block_ms": ms}))
     }
 
-    /// Lets the driver stop, and check the permit at once when it is continued.
+    /// Has the driver stop, and check the permit at once when it is continued.
     pub fn begin_stop(&self, permit: &Permit) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "stop": true}))
     }
@@ -258,7 +260,8 @@ impl Player<'_> {
         Ok(self.driver.answer(&self.begin_check(permit)?, PATIENCE)?["held"] == true)
     }
 
-    pub fn checked(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
+    /// Waits for the answer to a check, as [`Self::check`].
+    pub fn finish_check(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
         let answer = self.driver.answer(&sent, PATIENCE)?;
         if answer["held"] != true {
             return Ok(false);
@@ -293,7 +296,7 @@ impl Player<'_> {
 
     /// Whether the client believes in a permit that is over. One without a clock may do so until it is told of the loss.
     pub fn wrongly_believes(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
-        Ok(self.checked(permit, sent)? && self.driver.can("clock"))
+        Ok(self.finish_check(permit, sent)? && self.driver.can("clock"))
     }
 
     /// The client must believe in the permit.
@@ -322,15 +325,15 @@ impl Player<'_> {
     }
 
     pub fn release(&self, permit: &Permit) -> Result<(), String> {
-        self.released(permit, json!({"do": "release", "permit": permit.label}))
+        self.release_by(permit, json!({"do": "release", "permit": permit.label}))
     }
 
     /// Releases a permit of a single flight, whose work is done.
     pub fn release_done(&self, permit: &Permit) -> Result<(), String> {
-        self.released(permit, json!({"do": "release", "permit": permit.label, "done": true}))
+        self.release_by(permit, json!({"do": "release", "permit": permit.label, "done": true}))
     }
 
-    fn released(&self, permit: &Permit, command: Value) -> Result<(), String> {
+    fn release_by(&self, permit: &Permit, command: Value) -> Result<(), String> {
         self.driver.call(command)?;
         if self.check(permit)? {
             return Err(format!("{} believes in {} after its release", self.name, permit.label));

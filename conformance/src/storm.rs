@@ -44,7 +44,7 @@ pub fn run(stage: &Stage<'_>, seed: u64, time: Duration) -> Result<(), String> {
     stage.oracle.verdict()?;
     // Nothing is held for ever, and the clients work as before.
     for (name, capacity) in NAMES {
-        stage.free(name)?;
+        stage.wait_until_free(name)?;
         for player in &players {
             let permit =
                 player.acquire(Request::of(&format!("last-{name}"), name, capacity).wait_ms(5000))?;
