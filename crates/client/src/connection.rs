@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - An opaque stays in `waiting` from the moment its request is queued until its last response is received, even if
-//!   the caller is gone. So it is never used for another request while a response to it may arrive, and a caller that
-//!   goes away leaves nothing to clean up.
+//!   the caller is gone. So it is never used for another request while a response to it may arrive, and nothing has to be
+//!   cleaned up after a caller that is gone.
 //! - Once `end` is set, `waiting` is empty and stays empty: all callers were informed, and no new ones can wait.
 //! - The state's lock is never held across an await.
 //! - Memory is bounded: requests wait for room before they are queued, except for posted requests, whose number the
@@ -29,14 +29,14 @@ use super::{Token, success};
 use signalbox_model::Status;
 use signalbox_protocol::{Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest};
 
-/// While this many bytes of requests are queued, callers wait before they queue more: some thousand requests of usual
+/// While this many bytes of requests are queued, callers wait before they queue more: a few thousand requests of usual
 /// size.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
 /// The free space of the buffer before each read, in bytes.
 const READ_BYTES_MIN: usize = 16 * 1024;
 
-/// Responses of a series that are buffered for a slow reader before reading from the socket stops.
+/// The number of responses of a series that are buffered for a slow reader before reading from the socket stops.
 const SERIES_FRAMES_MAX: usize = 32;
 
 /// A handle of a connection. Dropping it closes the connection.
@@ -64,7 +64,7 @@ impl Connection {
         Self { shared, driver, maker: Maker::this_process(), in_clear }
     }
 
-    /// What Hello shows of a token, if there is one.
+    /// The credentials for Hello: the token, or nothing without one. Fails if the connection may not show it.
     pub(super) fn credentials<'a>(&self, token: Option<&'a Token>) -> Result<Credentials<'a>, ConnectError> {
         Token::of(token, self.in_clear)
     }
@@ -92,7 +92,7 @@ impl Connection {
     }
 
     /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
-    /// `responses`, each with the tag: before the answer, perhaps that it is queued. Returns the opaque.
+    /// `responses`, each with the tag: the answer, and before it perhaps the notice that the request waits. Returns the opaque.
     pub(super) fn post<'a, T>(
         &self,
         request: impl Into<Outgoing<'a>>,
@@ -346,7 +346,7 @@ impl Shared {
     /// Delivers a response. It is dropped if its caller is gone.
     async fn deliver(&self, frame: ResponseFrame) {
         let Some(frame) = self.deliver_posted(frame) else { return };
-        match self.recipient(&frame) {
+        match self.take_recipient(&frame) {
             // An error means that the caller is gone.
             Some(Waiting::Answer(sender)) => drop(sender.send(frame)),
             // An error means that the reader is gone: the rest of the series is received and dropped.
@@ -362,7 +362,7 @@ impl Shared {
         let mut state = self.state();
         let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
         let Waiting::Posted { deliver, answers } = entry.get() else { return Some(frame) };
-        // The answer follows.
+        // The request waits: its answer comes later.
         let is_queued = frame.status == Status::Queued.code();
         deliver(frame);
         if *answers == Answers::One && !is_queued {
@@ -371,8 +371,8 @@ impl Shared {
         None
     }
 
-    /// Where a response goes. Its opaque is free again, unless more responses of a series follow.
-    fn recipient(&self, frame: &ResponseFrame) -> Option<Waiting> {
+    /// Where a response goes. This frees its opaque, unless more responses of a series follow.
+    fn take_recipient(&self, frame: &ResponseFrame) -> Option<Waiting> {
         let ends_series = frame.status != Status::NoError.code() || frame.body.is_empty();
         match self.state().waiting.entry(frame.opaque) {
             Entry::Vacant(_) => None,

@@ -43,10 +43,11 @@ pub struct Direct {
     requests: Arc<AtomicU64>,
 }
 
-/// The id of a request that is the last one of its session, whichever ids another process has used.
+/// The id of the last request of a session that was handed over: higher than every id that the other process has used.
 const LAST_REQUEST: RequestId = RequestId(1 << 63);
 
 impl Direct {
+    /// Sends Hello with the token, if there is one.
     pub(super) async fn enter(
         connection: Connection,
         label: &[u8],
@@ -71,7 +72,7 @@ impl Direct {
     }
 
     /// Attaches a session to this connection, and detaches it from any other (`docs/protocol.md`, "AttachSession").
-    /// This renews the lease; returns its duration.
+    /// This renews the lease. Returns its time to live.
     ///
     #[doc = example!(
         "direct: Direct, handed: HandedOver",
@@ -109,7 +110,7 @@ impl Direct {
         self.connection.ask_for_success(release).await.map(drop)
     }
 
-    /// The session that holds a grant, and for how long at least (`docs/protocol.md`, "VerifyGrant"). Fails with
+    /// The session that holds a grant, and how long it holds it at least (`docs/protocol.md`, "VerifyGrant"). Fails with
     /// [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
     ///
     /// ```no_run
@@ -158,7 +159,7 @@ impl Direct {
     /// Lists what sessions hold and wait for, of all names (`docs/protocol.md`, "Held"). `sessions` are 1 to
     /// [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX); those that do not exist are left out. Fails with
     /// [`Status::NoSuchSession`](super::Status::NoSuchSession) if none of them exists, and with
-    /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if they are none or more.
+    /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if there are none, or more than that.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
@@ -176,7 +177,7 @@ impl Direct {
     }
 
     /// Exports all stored records as they are at one moment, in the format of `signalbox data export`
-    /// (`docs/protocol.md`, "Export"). **The text is secret:** it has the keys of all leased sessions. It is complete only
+    /// (`docs/protocol.md`, "Export"). **The text is secret:** it contains the keys of all leased sessions. It is complete only
     /// if the series ends without an error.
     ///
     /// Fails with [`Status::NotFound`](super::Status::NotFound) if the server stores nothing, and with
@@ -234,7 +235,7 @@ impl Direct {
                 }
             }
             let request = Extended::Change { ids: self.next_ids(), operation: operation.clone() };
-            Ok(self.connection().ask_for_success(request).await?.changed(operation)?)
+            Ok(self.connection.ask_for_success(request).await?.changed(operation)?)
         })
         .await
     }
@@ -272,7 +273,7 @@ impl Direct {
         requesting(requested, async {
             let request =
                 Extended::AwaitIdle { wait: Wait::UpTo(span), until, namespace, name: checked(name)? };
-            Ok(self.connection().ask_for_success(request).await?.in_use()?)
+            Ok(self.connection.ask_for_success(request).await?.in_use()?)
         })
         .await
     }
@@ -294,20 +295,7 @@ impl Direct {
         if !prefix.is_empty() {
             checked(prefix)?;
         }
-        Series::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry, None).await
-    }
-
-    /// The ids of the next request that makes a change.
-    pub(super) fn next_ids(&self) -> RequestIds {
-        // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
-        // may arrive in another order, which the distance to `lowest_unanswered` allows.
-        let own = self.requests.fetch_add(1, Ordering::Relaxed);
-        let lowest = own.saturating_sub(512).max(1);
-        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
-    }
-
-    pub(super) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+        Series::ask(&self.connection, Extended::List { prefix }, ResponseFrame::declared_entry, None).await
     }
 
     /// Lists the holders of a name (`docs/protocol.md`, "Holders").
@@ -340,6 +328,19 @@ impl Direct {
         name: &[u8],
     ) -> Result<Series<ListEntry<Bytes, Vec<u16>>>, Error> {
         self.listing("list the waiters of", Extended::Waiters { namespace, name }, namespace, name).await
+    }
+
+    /// The ids of the next request that makes a change.
+    pub(super) fn next_ids(&self) -> RequestIds {
+        // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
+        // may arrive in another order, which the distance to `lowest_unanswered` allows.
+        let own = self.requests.fetch_add(1, Ordering::Relaxed);
+        let lowest = own.saturating_sub(512).max(1);
+        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     async fn listing(
@@ -377,8 +378,8 @@ impl Direct {
         .await
     }
 
-    /// Reports the current state of names, and then their events, each with its number, from 1 (`docs/protocol.md`, "Watch"). Dropping the series
-    /// does not end the watch at the server; closing the connection does.
+    /// Reports the current state of names, and then their events, each with its number, from 1 (`docs/protocol.md`, "Watch").
+    /// Dropping the series does not end the watch at the server; closing the connection does.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {

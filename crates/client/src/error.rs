@@ -254,8 +254,8 @@ pub enum ErrorKind {
     },
     /// No server has answered a release in time. The client repeats it until it is answered or the lease ends.
     #[error(
-        "no server has answered within {} s; the client goes on trying, and the resources stay in use at most until the lease \
-        ends", .within.as_secs_f64()
+        "no server has answered within {} s; the client keeps trying, and the resources are released when the lease ends at \
+        the latest", .within.as_secs_f64()
     )]
     Unanswered {
         /// For how long the caller has waited.

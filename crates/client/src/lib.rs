@@ -50,8 +50,8 @@
 //! # When no server is reachable
 //!
 //! [`Acquire::acquire`] fails with [`ErrorKind::Unreachable`] after 10 s ([`Builder::unreachable_after`]), without a
-//! permit: it fails closed. Where it is better to work without a limit than not to work,
-//! [`Acquire::acquire_or_proceed`] fails open.
+//! permit: it fails closed. [`Acquire::acquire_or_proceed`] fails open, for work that is better done without a limit than not at
+//! all.
 //!
 //! # Several addresses
 //!
@@ -69,9 +69,9 @@
 //!
 //! A client belongs to the process that has made it. In the child of a fork, each call fails at once with [`ErrorKind::Forked`], and
 //! permits are lost ([`Lost::Forked`]), while the parent keeps them: make a client in the child. All sockets are closed when a process runs
-//! another program (`exec`). A child that does not keeps copies of them. **What plain connections hold** ([`PlainClient`]) is
-//! released all the same when the parent drops the connection; but if the parent ends without that, by a signal or
-//! [`std::process::exit`], the server releases it only when the child has ended too. Permits of a [`Client`] end with their lease.
+//! another program (`exec`); a child that runs none keeps copies of them. **What plain connections hold** ([`PlainClient`]) is still
+//! released when the parent drops the connection. But if the parent ends without dropping it, by a signal or [`std::process::exit`],
+//! the server releases it only when the child has ended too. Permits of a [`Client`] end with their lease.
 //!
 //! # Recipes
 //!

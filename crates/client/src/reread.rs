@@ -1,4 +1,4 @@
-//! Values from files, which are read again each time that they are used: files are replaced while a client runs.
+//! Values from files that are read again for each use, because files are replaced while a client runs.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
 
-/// Reads a value, or says what is wrong with its files.
+/// Reads a value from its files. The error is a text for the user.
 type Read<T> = dyn Fn() -> Result<T, String> + Send + Sync;
 
-/// A value from files. Clones of the value share what it has.
+/// A value from files.
 pub(super) struct Reread<T> {
-    /// `None`: the files can be read once, as a pipe can.
+    /// `None`: a file can be read only once, such as a pipe.
     read: Option<Box<Read<T>>>,
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
     last: T,
-    /// Why the files could not be read the last time, which was reported.
+    /// Why the last reading failed, which was logged; `None`: it succeeded.
     problem: Option<String>,
 }
 
@@ -26,7 +26,7 @@ impl<T: Clone + Send + 'static> Reread<T> {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// That of the reader.
+    /// The error of `read`.
     pub(super) fn new<E: Display>(
         files: &[&Path],
         read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
@@ -43,7 +43,7 @@ impl<T: Clone + Send + 'static> Reread<T> {
         self.state().last.clone()
     }
 
-    /// Reads the files again. If they cannot be used, the last value stays in use, with a warning for each reason.
+    /// Reads the files again. If that fails, the last value stays in use, and each new reason is logged as a warning.
     pub(super) async fn latest(self: &Arc<Self>) -> T {
         let this = Arc::clone(self);
         // A file system that does not answer must not delay the renewal of leases.

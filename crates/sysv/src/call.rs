@@ -247,7 +247,7 @@ impl<'a> Attempts<'a> {
         self.judged(response, false).map(drop)
     }
 
-    /// If a request was refused for want of rights, and the token was replaced since the connection has shown it, shows the
+    /// If a request was refused for lack of a right, and the token was replaced since the connection has shown it, shows the
     /// other one. Returns whether the request is to be repeated: a request that was refused was not executed.
     fn shows_another_token(
         &mut self,

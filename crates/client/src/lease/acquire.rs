@@ -176,8 +176,8 @@ pub enum Admission {
 #[derive(Debug)]
 #[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
 pub enum Flight {
-    /// This client works. It looks for the result again first, and ends with [`Permit::release_done`]; dropping the permit
-    /// passes the work on.
+    /// This client does the work. It first checks again whether the result exists, and ends with [`Permit::release_done`];
+    /// dropping the permit passes the work to the next client.
     Held(Permit),
     /// Another client has done the work while the request waited. If its result is missing, try again.
     Done,
@@ -220,7 +220,7 @@ impl<'a> AcquireRequest<'a> {
         })
     }
 
-    async fn share(self, waits: bool) -> Result<Flight, Error> {
+    async fn acquire_shared(self, waits: bool) -> Result<Flight, Error> {
         let claims = self.claims.into_iter().map(Claim::shared).collect();
         match (Self { claims, is_shared: true, ..self }).acquire(waits).await {
             Ok(permit) => Ok(Flight::Held(permit)),
@@ -240,9 +240,9 @@ impl<'a> AcquireRequest<'a> {
     }
 }
 
-/// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
-/// and it queues again in another session. Sessions that end without a stable connection make no server reachable: the acquire
-/// waits for one since the first of them was without.
+/// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is lost, and it
+/// queues again in another session. Sessions that never had a stable connection do not extend the time after which the acquire
+/// fails as unreachable: it counts from when the first of them had none.
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let mut asked_at = client.now();
     loop {
@@ -372,7 +372,7 @@ macro_rules! request_methods {
             /// than the lease, and over a restart of a server with a data directory. If the session is lost, for example
             /// because a server without a data directory was restarted, the request queues again.
             ///
-            /// Dropping the future cancels the request; a grant that was under way is released.
+            /// Dropping the future cancels the request. If the server grants it at that moment, the grant is released.
             ///
             /// # Errors
             /// [`ErrorKind::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the
@@ -416,9 +416,9 @@ macro_rules! request_methods {
 
             /// As [`Self::acquire`], in a single flight: of many clients that need the same result, one is granted the permit and
             /// works, and those that wait are told when it is done ([`Permit::release_done`]). If the worker fails, the next
-            /// one works. It is for one name, one resource and a maximum of 1, which a limit without a maximum gets.
+            /// one works. The request is for one resource of one name with a maximum of 1, the default for a limit here.
             ///
-            /// The work may be repeated after a failover, a restart or a lost lease: look for the result before the request,
+            /// The work may be repeated after a failover, a restart or a lost lease: check for the result before the request,
             /// and again when the permit is held.
             ///
             /// ```no_run
@@ -436,14 +436,14 @@ macro_rules! request_methods {
             /// # }
             /// ```
             pub async fn shared(self) -> Result<Flight, Error> {
-                self.0.share(true).await
+                self.0.acquire_shared(true).await
             }
 
             /// As [`Self::shared`], without waiting: for a client that works only if no other one does.
             ///
             #[doc = example!("client: Client", r#"let flight = client.limit("page/7").try_shared().await?;"#)]
             pub async fn try_shared(self) -> Result<Flight, Error> {
-                self.0.share(false).await
+                self.0.acquire_shared(false).await
             }
 
             /// As [`Self::acquire`], but fails open: if no server is reachable within

@@ -68,7 +68,7 @@ pub(super) struct Driver {
     link: Link,
     reconnect: Reconnect,
     approach: Approach,
-    /// The server does not renew the lease, for want of rights.
+    /// The server does not renew the lease, because the client lacks a right.
     renewal_is_refused: bool,
     phase: Phase,
     sharing: Sharing,
@@ -373,7 +373,7 @@ impl Driver {
                     self.verified(grant, frame, sent);
                 }
             }
-            Tag::Where => self.guided(frame),
+            Tag::Where => self.on_whereabouts(frame),
             Tag::Cancel => {}
             Tag::Close => self.phase = Phase::Ended(Lost::Stopped),
         }
@@ -494,7 +494,7 @@ impl Driver {
     /// The answer to VerifyGrant, which was sent at this moment.
     fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
         if frame.status == Status::NotAcquired.code() {
-            self.grants.taken_away(grant);
+            self.grants.mark_lost(grant);
         } else if let Ok(VerifiedGrant { grace_left: GraceLeft::For(left), .. }) = frame.verified() {
             self.grants.revoked(grant, sent.after(safe_duration(left)));
         }
@@ -524,11 +524,11 @@ impl Driver {
     }
 
     /// The server has said where the nodes of its cluster are.
-    fn guided(&mut self, frame: &ResponseFrame) {
+    fn on_whereabouts(&mut self, frame: &ResponseFrame) {
         let Ok(whereabouts) = frame.whereabouts() else {
             return debug!("the server does not say where the nodes of its cluster are");
         };
-        self.reconnect.guided(whereabouts);
+        self.reconnect.on_whereabouts(whereabouts);
         self.approach_leader();
     }
 
@@ -536,7 +536,7 @@ impl Driver {
     fn on_moved(&mut self, moved: Moved<Vec<String>>) {
         info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
         self.stay();
-        self.reconnect.moved(moved);
+        self.reconnect.on_moved(moved);
     }
 
     /// Connects to the leader, if another node relays the present connection.
@@ -546,7 +546,7 @@ impl Driver {
             leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
     }
 
-    /// The server has refused a request for want of rights. If the token was replaced since it was shown, the session moves to a
+    /// The server has refused a request because the client lacks a right. If the token was replaced since it was shown, the session moves to a
     /// connection that shows the other one.
     fn show_another_token(&mut self) {
         if self.may_move()
@@ -564,7 +564,7 @@ impl Driver {
             && matches!(self.sharing, Sharing::Shared)
     }
 
-    /// The session does not move to the leader, unless it is on its way already.
+    /// The session does not move to the leader, unless it moves already.
     fn stay(&mut self) {
         if let Approach::Greeting(..) = self.approach {
             self.approach = Approach::None;
@@ -581,7 +581,7 @@ impl Driver {
                 info!(%address, "the session moves to another connection");
                 self.approach = Approach::Moving;
                 // The present connection ends here, before the session is attached to the other one.
-                let (places, now) = (self.requests.places(), self.now());
+                let (places, now) = (self.requests.place_count(), self.now());
                 let attaching = self.reconnect.attach_over(address, greeted, session, places, now);
                 self.link = Link::Attaching(attaching);
             }
@@ -706,7 +706,7 @@ impl Driver {
             self.fail_overdue_acquires(now);
         }
         if matches!(self.link, Link::RetryAt(at) if now >= at) {
-            self.link = Link::Attaching(self.reconnect.round(self.session, self.requests.places()));
+            self.link = Link::Attaching(self.reconnect.round(self.session, self.requests.place_count()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The grants of a session that permits hold, and which of them are being revoked.
 //!
-//! The server announces when a revoked grant ends, by notices and by the answer to VerifyGrant. It says so in order, so the
-//! last word counts: a later revocation may bring the end forward.
+//! The server announces when a revoked grant ends, by notices and by the answer to VerifyGrant. Announcements arrive in order, so
+//! the last one counts: a later revocation may bring the end forward.
 //!
 //! Invariants:
 //! - Each grant in `permits` belongs to a permit, or to a caller that is about to receive one.
@@ -45,7 +45,7 @@ impl GrantTable {
         self.revocations.remove(&grant);
     }
 
-    /// The grants of permits.
+    /// The grants that permits hold.
     pub(super) fn held(&self) -> impl Iterator<Item = GrantId> {
         self.permits.keys().copied()
     }
@@ -79,12 +79,12 @@ impl GrantTable {
         }
     }
 
-    /// When the revocation of the session takes effect.
+    /// When the revocation of the session takes effect; `None`: it was not revoked.
     pub(super) fn session_revoked_at(&self) -> Option<Moment> {
         self.session_revocation
     }
 
-    /// When the next revocation takes effect, of a grant or of the session.
+    /// When the next revocation takes effect, of a grant or of the session; `None`: none is pending.
     pub(super) fn next_revocation(&self) -> Option<Moment> {
         self.revocations.values().chain(&self.session_revocation).min().copied()
     }
@@ -93,11 +93,11 @@ impl GrantTable {
     pub(super) fn apply_revocations(&mut self, now: Moment) {
         let over: Vec<_> =
             self.revocations.iter().filter(|(_, at)| **at <= now).map(|(grant, _)| *grant).collect();
-        over.into_iter().for_each(|grant| self.taken_away(grant));
+        over.into_iter().for_each(|grant| self.mark_lost(grant));
     }
 
-    /// The grant is no longer held: its grace period is over, or VerifyGrant says so.
-    pub(super) fn taken_away(&mut self, grant: GrantId) {
+    /// A revoked grant is no longer held: its grace period is over, or VerifyGrant says so.
+    pub(super) fn mark_lost(&mut self, grant: GrantId) {
         if let Some(validity) = self.permits.get(&grant) {
             validity.mark_lost(Lost::Revoked);
             self.revocations.remove(&grant);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_an_end_counts_and_the_end_of_a_session_ends_all() {
+    fn the_last_announcement_of_an_end_counts_and_the_end_of_a_session_ends_all() {
         let lease = Arc::new(LeaseValidity::pending(Arc::new(BootClock)));
         let mut table = GrantTable::default();
         GRANTS.iter().for_each(|grant| drop(table.insert(*grant, &lease)));

@@ -28,7 +28,7 @@ pub(super) struct Guide {
 }
 
 impl Guide {
-    /// Takes in what a server has said. What was learned before is forgotten.
+    /// Replaces what the client knows by what a server has said.
     pub(super) fn learn(&mut self, whereabouts: Whereabouts<Vec<String>>) {
         let Whereabouts { epoch, renew_deadline, is_relayed, leader, others } = whereabouts;
         let (leader, others) = (addresses(&leader), addresses(&others));
@@ -44,7 +44,7 @@ impl Guide {
     }
 
     /// Another node is going to lead.
-    pub(super) fn follow(&mut self, moved: Moved<Vec<String>>) {
+    pub(super) fn on_moved(&mut self, moved: Moved<Vec<String>>) {
         self.moved = addresses(&moved.addresses);
         self.leader.clear();
     }
@@ -182,7 +182,7 @@ mod tests {
     fn the_next_leader_is_tried_first_and_without_a_pause() {
         let mut guide = Guide::default();
         guide.learn(whereabouts(true));
-        guide.follow(Moved { epoch: 1, addresses: texts(&["b:1"]) });
+        guide.on_moved(Moved { epoch: 1, addresses: texts(&["b:1"]) });
         assert!(guide.knows_next());
         assert_eq!(guide.take_leader(), None, "it is about to stop");
         assert_eq!(round(&mut guide, "a:1"), ["b:1", "x:1", "y:1", "c:1", "a:1"]);

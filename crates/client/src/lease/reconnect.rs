@@ -145,13 +145,13 @@ impl Reconnect {
     }
 
     /// The server has said where the nodes of its cluster are.
-    pub(super) fn guided(&mut self, whereabouts: Whereabouts<Vec<String>>) {
+    pub(super) fn on_whereabouts(&mut self, whereabouts: Whereabouts<Vec<String>>) {
         self.guide.learn(whereabouts);
     }
 
     /// The server has said where another node is going to lead.
-    pub(super) fn moved(&mut self, moved: Moved<Vec<String>>) {
-        self.guide.follow(moved);
+    pub(super) fn on_moved(&mut self, moved: Moved<Vec<String>>) {
+        self.guide.on_moved(moved);
     }
 
     /// Within which time the server of a connection has to give a sign of life; `None`: no sooner than the lease requires.
@@ -244,8 +244,8 @@ impl Reconnect {
         self.unreachable_since(asked_at).after(self.settings.unreachable_after)
     }
 
-    /// The error of an acquire that has waited until [`Self::unreachable_at`]. If a server is there and refuses the session, as
-    /// for want of rights, or one of them does not trust the other, that is the error: a caller may go on without a permit only if
+    /// The error of an acquire that has waited until [`Self::unreachable_at`]. If a server is there and refuses the session, for
+    /// example for lack of a right, or one of them does not trust the other, that is the error: a caller may proceed without a permit only if
     /// no server is reachable.
     pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
         let within = now.since(self.unreachable_since(asked_at));

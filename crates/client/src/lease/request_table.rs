@@ -16,8 +16,8 @@ use super::command::AcquireOutcome;
 use super::request::{Operation, ReleaseCaller, Request, Transmission};
 use signalbox_model::{Place, RequestId, RequestIds};
 
-/// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
-/// remember as many answers. [`SessionLoad`](super::session_handle::SessionLoad) keeps a session below this limit
+/// How far a request's number may be above that of the oldest unanswered one: servers remember only this many answers. Later
+/// requests wait here. [`SessionLoad`](super::session_handle::SessionLoad) keeps a session below this limit
 /// wherever a request may wait long.
 const WINDOW_MAX: u64 = 1024;
 
@@ -44,25 +44,25 @@ impl RequestTable {
         self.unsent.insert(id);
     }
 
-    /// Adds a request again that was removed, under its number.
+    /// Adds a removed request again, under its number.
     pub(super) fn put_back(&mut self, id: RequestId, request: Request) {
         self.requests.insert(id, request);
         self.unsent.insert(id);
     }
 
-    /// The server has told the place of a request.
+    /// The server has reported the place of a request in the queue.
     pub(super) fn set_place(&mut self, id: RequestId, place: Place) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.place = Some(place);
         }
     }
 
-    /// How many requests have been told their places.
-    pub(super) fn places(&self) -> u32 {
+    /// The number of requests whose places the server has reported.
+    pub(super) fn place_count(&self) -> u32 {
         self.requests.values().filter(|request| request.place.is_some()).count() as u32
     }
 
-    /// The next operation to send, with its numbers and its place; its request counts as sent from here on. `None` if all
+    /// The next operation to send, with its request ids and its place. From now on, its request counts as sent. `None` if all
     /// are sent or the window is full.
     pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation, Option<Place>)> {
         let own = *self.unsent.first()?;
@@ -103,7 +103,7 @@ impl RequestTable {
         self.requests.iter().filter(|(_, request)| is_abandoned(request)).map(|(id, _)| *id).collect()
     }
 
-    /// Takes the reply channel out of an acquire: from here on no caller waits for it. A request that was never sent
+    /// Cancels an acquire, and returns its reply channel: from now on no caller waits for it. A request that was never sent
     /// is removed; the [`Cancellation`] says whether the server has to cancel it.
     pub(super) fn cancel(
         &mut self,
@@ -129,12 +129,12 @@ impl RequestTable {
         })
     }
 
-    /// Until when the first caller of a release waits.
+    /// When the first caller of a release stops waiting; `None`: no caller waits.
     pub(super) fn release_deadline(&self) -> Option<Moment> {
         self.release_deadlines.first().map(|(until, _)| *until)
     }
 
-    /// Takes the caller of a release that has waited for long enough. The request stays, and is repeated until it is answered.
+    /// Takes the caller of a release whose deadline has passed. The request stays, and is repeated until it is answered.
     pub(super) fn take_overdue_release(&mut self, now: Moment) -> Option<ReleaseCaller> {
         self.release_deadline().filter(|until| now >= *until)?;
         let (_, id) = self.release_deadlines.pop_first()?;
@@ -155,7 +155,7 @@ impl RequestTable {
         self.requests.is_empty()
     }
 
-    /// How many numbers there are from the oldest unanswered request to the next new one.
+    /// The number of requests from the oldest unanswered one on, with the next new one.
     pub(super) fn window(&self) -> usize {
         usize::try_from(self.last + 1 - self.lowest_unanswered().0).unwrap_or(usize::MAX)
     }
@@ -172,12 +172,12 @@ impl RequestTable {
     }
 }
 
-/// Where a canceled acquire still is.
+/// Where a canceled acquire is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cancellation {
-    /// Nowhere: the server cannot know of it.
+    /// Nowhere: it was never sent.
     Removed,
-    /// At the server, which has to cancel it. If it is granted before, the grant is released.
+    /// Perhaps at the server, which has to cancel it. If the server grants it before that, the grant is released.
     AtServer,
 }
 

@@ -77,10 +77,10 @@ impl Drop for SessionHandle {
     }
 }
 
-/// Requests and permits of a session from which on a client opens another one. A server remembers 1,024 answers from
-/// the oldest unanswered request on, so while one request waits long, the number of later ones is limited. Concurrent
-/// acquires count once here before the driver receives them, and each needs two request numbers with its release: so
-/// the limit is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
+/// The number of requests and permits of a session from which on a client opens another session. A server remembers 1,024
+/// answers from the oldest unanswered request on, so while one request waits long, the number of later ones is limited.
+/// Concurrent acquires count once here before the driver receives them, and each needs two request numbers with its release:
+/// so the limit is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
 const LOAD_MAX: usize = 480;
 
 /// The load of a session, shared by its users and its driver.
@@ -109,7 +109,7 @@ impl SessionLoad {
         self.window.store(window, Ordering::Relaxed);
     }
 
-    /// The session takes no acquire from here on.
+    /// From now on, the session takes no acquire.
     pub(super) fn isolate(&self) {
         self.is_isolated.store(true, Ordering::Relaxed);
     }

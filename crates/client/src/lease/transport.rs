@@ -41,8 +41,8 @@ pub trait Transport: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
     /// The addresses that an address stands for, at least one: those of its host, as [`Address::resolved_to`]. A client resolves
-    /// an address each time that it connects, and tries all of these, as if each had been configured. By default, an address
-    /// stands for itself, and [`Self::connect`] has to know what it means.
+    /// an address each time that it connects, and tries all results, as if each had been configured. By default, an address
+    /// stands for itself, and [`Self::connect`] interprets it.
     ///
     /// # Errors
     /// [`ConnectError::Resolve`], or another error that describes the failure.
@@ -50,7 +50,7 @@ pub trait Transport: Send + Sync + 'static {
         ready(Ok(vec![address]))
     }
 
-    /// Connects to an address, one of those that [`Self::resolve`] returns, or to any of them.
+    /// Connects to an address that [`Self::resolve`] has returned, or, for a host name, to any address of the host.
     ///
     /// # Errors
     /// [`ConnectError::TimedOut`] after `limit`, or another error that describes the failure.
@@ -60,9 +60,9 @@ pub trait Transport: Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send;
 
-    /// As [`Self::connect`], for a client of several addresses: `accepted` is called as soon as the server has accepted the
-    /// connection, if more follows, such as a handshake. The client then waits longer before it tries another address
-    /// beside this one. By default, nothing follows.
+    /// As [`Self::connect`], for a client of several addresses. If more steps follow after the server has accepted the
+    /// connection, such as a handshake, this calls `accepted` before them: the client then waits longer before it tries another
+    /// address beside this one. By default, no steps follow, and `accepted` is not called.
     fn connect_in_steps(
         &self,
         address: Address,
@@ -73,8 +73,8 @@ pub trait Transport: Send + Sync + 'static {
         self.connect(address, limit)
     }
 
-    /// The address of the server if others may read what is sent over a connection to it, so that no token is shown there;
-    /// `None`: what is sent is encrypted, or does not leave the machine, which is the default.
+    /// The address of the server if others may read what is sent over this stream: then no token is shown there. `None`, the
+    /// default: what is sent is encrypted, or does not leave the machine.
     fn in_clear(&self, _stream: &Self::Stream) -> Option<SocketAddr> {
         None
     }
@@ -102,8 +102,7 @@ impl Transport for Tcp {
     }
 }
 
-/// A transport whose type nothing depends on. The task that serves a connection belongs to the runtime in which it is
-/// opened.
+/// A [`Transport`] as a trait object. The task that serves a connection belongs to the runtime in which it is opened.
 pub(crate) trait Dial: Send + Sync {
     /// As [`Transport::resolve`].
     fn resolve(self: Arc<Self>, address: Address) -> Stage<Vec<Address>, Error>;
