@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::BufMut;
 
 use super::NO_NUMBER;
-use super::layout::Part;
+use super::layout::{Part, parts_in_order};
 use crate::fields::Fields;
 use signalbox_model::Milliseconds;
 
@@ -18,9 +18,12 @@ impl fmt::Debug for Credentials<'_> {
         f.write_str(if self.0.is_empty() { "Credentials(none)" } else { "Credentials(hidden)" })
     }
 }
+
 /// The features of a server, as a set of bits (`docs/protocol.md`, "Hello"). Unknown bits are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(pub u32);
+
+parts_in_order! { Features { 0 } }
 
 impl Features {
     /// Leased sessions and grants: OpenSession to CloseSession, AcquireGrant, ReleaseGrant, Cancel, VerifyGrant.

@@ -2,9 +2,6 @@
 
 use bytes::{BufMut, Bytes};
 
-use super::features::Features;
-use super::notice::End;
-use super::response::{HelloAnswer, OpenedSession, Shares};
 use super::{NO_NUMBER, length_of};
 use crate::fields::Fields;
 use crate::header::Opaque;
@@ -25,7 +22,7 @@ pub(crate) trait Part: Sized {
 
 /// Implements [`Part`] for a struct whose fields are parts, in this order.
 macro_rules! parts_in_order {
-    ($($struct:ident { $($field:ident),* })*) => {$(
+    ($($struct:ident { $($field:tt),* })*) => {$(
         impl Part for $struct {
             fn read(fields: &mut Fields<'_>) -> Option<Self> {
                 Some(Self { $($field: Part::read(fields)?),* })
@@ -37,26 +34,30 @@ macro_rules! parts_in_order {
         }
     )*};
 }
+pub(super) use parts_in_order;
 
 parts_in_order! {
     Caller { uid, gid }
     DeclaredState { generation, capacity, in_use }
-    End { request, after }
-    HelloAnswer {
-        version, features, session, wait_max, wait_default, ttl_min, ttl_max, names_max, requests_max, port, shares
-    }
+    Generation { 0 }
+    GrantId { 0 }
     Inspected { in_use, peak, waiting, capacity, available, namespace }
+    Milliseconds { 0 }
     OpenedProcess { process, key, ttl }
-    OpenedSession { session, key, ttl }
+    Opaque { 0 }
     Ownership { uid, gid, mode }
     Place { id, proof }
-    Shares { connections, sessions, waiters, watches, memory }
+    PlaceProof { 0 }
+    ProcessId { 0 }
+    RequestId { 0 }
+    SessionKey { 0 }
+    SetId { 0 }
     VerifiedGrant { session, ttl_left, state, grace_left }
 }
 
-/// Implements [`Part`] for a number, and for the types that are one.
+/// Implements [`Part`] for numbers.
 macro_rules! numbers {
-    ($($number:ident: $($newtype:ident)*;)*) => {$(
+    ($($number:ident)*) => {$(
         impl Part for $number {
             fn read(fields: &mut Fields<'_>) -> Option<Self> {
                 fields.array().map(Self::from_be_bytes)
@@ -66,23 +67,19 @@ macro_rules! numbers {
                 out.put_slice(&self.to_be_bytes());
             }
         }
-
-        $(impl Part for $newtype {
-            fn read(fields: &mut Fields<'_>) -> Option<Self> {
-                Part::read(fields).map(Self)
-            }
-
-            fn compose(&self, out: &mut Vec<u8>) {
-                self.0.compose(out);
-            }
-        })*
     )*};
 }
 
-numbers! {
-    i32: SetId;
-    u32: Features Milliseconds;
-    u64: Generation GrantId ProcessId RequestId;
+numbers! { i32 u32 u64 }
+
+impl<const LENGTH: usize> Part for [u8; LENGTH] {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        fields.array()
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        out.put_slice(self);
+    }
 }
 
 /// Implements [`Part`] for an optional id, which is 0 if there is none.
@@ -146,23 +143,6 @@ optional_spans! {
     TtlLeft or Connection;
     GraceLeft or NotRevoked;
 }
-
-/// Implements [`Part`] for types that are bytes.
-macro_rules! bytes {
-    ($($bytes:ident)*) => {$(
-        impl Part for $bytes {
-            fn read(fields: &mut Fields<'_>) -> Option<Self> {
-                fields.array().map(Self)
-            }
-
-            fn compose(&self, out: &mut Vec<u8>) {
-                out.put_slice(&self.0);
-            }
-        }
-    )*};
-}
-
-bytes! { Opaque PlaceProof SessionKey }
 
 impl Part for RequestIds {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {

@@ -2,7 +2,7 @@
 
 use bytes::BufMut;
 
-use super::layout::Part;
+use super::layout::{Part, parts_in_order};
 use super::whereabouts::{Moved, put_addresses, read_addresses};
 use crate::Opaque;
 use crate::fields::Fields;
@@ -16,6 +16,8 @@ pub struct End {
     /// So long after the server received the request.
     pub after: Milliseconds,
 }
+
+parts_in_order! { End { request, after } }
 
 /// A notice as a client receives it.
 pub type ReceivedNotice = Notice<End, Moved<Vec<String>>>;

@@ -4,9 +4,9 @@ use bytes::{BufMut, Bytes};
 
 use super::features::Features;
 use super::layout::{
-    Part, count_of, put_declared_entry, put_event, put_held_entry, put_list_entry, put_session_entry,
-    put_slots, read_declared_entry, read_event, read_held_entry, read_list_entry, read_session_entry,
-    read_slots,
+    Part, count_of, parts_in_order, put_declared_entry, put_event, put_held_entry, put_list_entry,
+    put_session_entry, put_slots, read_declared_entry, read_event, read_held_entry, read_list_entry,
+    read_session_entry, read_slots,
 };
 use super::notice::{End, ReceivedNotice, put_notice, read_notice};
 use super::whereabouts::{Moved, Whereabouts};
@@ -140,6 +140,14 @@ pub struct HelloAnswer {
     pub port: Namespace,
     /// What one client may have once half of it is in use.
     pub shares: Shares,
+}
+
+parts_in_order! {
+    HelloAnswer {
+        version, features, session, wait_max, wait_default, ttl_min, ttl_max, names_max, requests_max, port, shares
+    }
+    OpenedSession { session, key, ttl }
+    Shares { connections, sessions, waiters, watches, memory }
 }
 
 /// The shares of one client (`docs/protocol.md`, "Shares of clients").
