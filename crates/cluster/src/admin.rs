@@ -17,8 +17,8 @@ use super::timing::Timing;
 /// The newest format of a record that this program reads and writes.
 pub use signalbox_storage::FORMAT;
 
-/// The time between two reads of the heartbeats.
-const POLL_PERIOD: Duration = Duration::from_millis(50);
+/// The time between two reads while a command waits.
+pub(super) const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// A cluster, as read from etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]

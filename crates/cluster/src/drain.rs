@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use super::admin::{entry, format_of, is_led_by, read, revision_of, timing, watch};
+use super::admin::{POLL_PERIOD, entry, format_of, is_led_by, read, revision_of, timing, watch};
 use super::coordinator::{CallError, Compare, Coordinator, Operation, Persistent, Revision, Transaction};
 use super::error::AdminError;
 use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, Successor, decode, encode};
-use super::leadership::Term;
+use super::leadership::{DrainRequest, Term};
 use super::members::{Reading, read_below};
 use super::timing::Timing;
-
-/// The time between two reads.
-const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// How long the command waits for the next leader, once the node has left.
 const NEXT_LEADER_MAX: Duration = Duration::from_secs(10);
@@ -191,15 +188,6 @@ pub struct NextLeader {
     pub successor: Successor,
     /// Its value in etcd.
     pub node: Node,
-}
-
-/// An operator's request to drain a node.
-#[derive(Clone, Debug)]
-pub struct DrainRequest {
-    /// Its value in etcd.
-    pub drain: Drain,
-    /// The revision at which it was written.
-    pub written: Revision,
 }
 
 /// A leader that an operator may drain.

@@ -6,9 +6,10 @@ use std::{io, thread};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use signalbox_cluster::drain::{DrainRequest, DrainedLeader, NextLeader};
+use signalbox_cluster::drain::{DrainedLeader, NextLeader};
 use signalbox_cluster::etcd::EtcdClient;
 use signalbox_cluster::keys::Successor;
+use signalbox_cluster::leadership::DrainRequest;
 
 /// A handover whose successor is chosen.
 pub(super) struct Handover {

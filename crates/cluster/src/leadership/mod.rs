@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use self::view::{AnswerError, Observation, Seen, TakeoverTime};
 use crate::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
-use crate::drain::DrainRequest;
 use crate::error::Ending;
 use crate::keys::{Drain, Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint, Successor};
 use crate::timing::{BootTime, Timing};
@@ -122,6 +121,15 @@ pub enum Event {
     EtcdRecovered,
     /// An operator drains the node. Reported once for each request.
     Drain(DrainRequest),
+}
+
+/// An operator's request to drain a node.
+#[derive(Clone, Debug)]
+pub struct DrainRequest {
+    /// Its value in etcd.
+    pub drain: Drain,
+    /// The revision at which it was written.
+    pub written: Revision,
 }
 
 /// What other threads of the process send to the driver, for [`Machine::handle`].

@@ -5,9 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use signalbox_cluster::coordinator::{Operation, Persistent, Transaction};
-use signalbox_cluster::drain::{DrainRequest, DrainedLeader, NextLeader};
+use signalbox_cluster::drain::{DrainedLeader, NextLeader};
 use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{Drain, Heartbeat, Incarnation, Node, decode, encode};
+use signalbox_cluster::leadership::DrainRequest;
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::timing::Timing;
 
