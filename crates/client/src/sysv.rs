@@ -374,28 +374,3 @@ fn called<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
 fn of_set(operation: &str, set: SetId) -> String {
     format!("{operation} semaphore set {set}")
 }
-
-/// The message for a call that failed: what the state is, and what to do.
-pub(super) fn advice(errno: Errno) -> &'static str {
-    match errno {
-        Errno::Perm => "only its owner, its creator and user 0 may change or remove it",
-        Errno::NoEnt => "there is no such set; check the key, or create the set",
-        Errno::Intr => "the call was canceled before it had an effect",
-        Errno::Io => "the set is durable, and the server cannot store the change; see the server's log",
-        Errno::TooBig => "the call has too many operations; a call has 500 at most",
-        Errno::Again => "the call would have to wait, or has waited as long as it may; try again later",
-        Errno::NoMem => "a limit of the server is reached; try again later",
-        Errno::Access => "the mode of the set does not permit it; call as its owner, or as user 0",
-        Errno::Exist => "a set has this key already; find it, or remove it first",
-        Errno::Inval => {
-            "the set does not exist, or an argument is outside its range; list the sets, and check the arguments"
-        }
-        Errno::FBig => "the set has no semaphore with such a number; use a lower one",
-        Errno::NoSpc => {
-            "the server's limit of sets or semaphores is reached; remove sets, or raise sysv.max_sets or \
-             sysv.max_semaphores in its configuration"
-        }
-        Errno::Range => "a value would leave the range of 0 to 32767; change it by less",
-        Errno::IdRm => "the set was removed while the call waited; create it again",
-    }
-}
