@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, info_span};
 
-use super::builder::{Terms, cut_label};
 use super::claim::{AcquireSpec, Claim, WaitLimit};
 use super::client::Client;
 use super::clock::Moment;
 use super::command::{AcquireFailure, AcquireOutcome, Command};
 use super::permit::Permit;
 use super::session_handle::SessionHandle;
+use super::settings::{Terms, cut_label};
 use crate::error::{about, requesting};
 use crate::{Disconnect, Error, ErrorKind, Namespace, Status};
 

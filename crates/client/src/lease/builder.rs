@@ -1,4 +1,4 @@
-//! Creates clients, and the settings that all sessions of a client share.
+//! Configures and creates clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
-use super::transport::{Dial, Tcp, Transport};
+use super::settings::{Settings, Terms, cut_label};
+use super::transport::{Tcp, Transport};
 use crate::{Address, ConnectError, Error, Token};
-use signalbox_protocol::LABEL_BYTES_MAX;
 
 /// The default of [`Builder::unreachable_after`].
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
@@ -222,37 +222,4 @@ impl Builder {
         };
         Ok(Client::new(self.settings, executor))
     }
-}
-
-/// The longest time for one address to answer, and to attach a session after that.
-pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
-
-/// What a session is opened with. All that it holds has these terms.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Terms {
-    pub(super) label: Vec<u8>,
-    /// The time to live; `None`: the server's default.
-    pub(super) ttl: Option<Duration>,
-}
-
-/// As much of a label as the protocol allows.
-pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
-    label[..label.len().min(LABEL_BYTES_MAX)].to_vec()
-}
-
-/// The settings of a client.
-#[derive(Clone)]
-pub(super) struct Settings {
-    /// At least one.
-    pub(super) addresses: Vec<Address>,
-    /// The address with which the first round begins, perhaps one of those of a name. `None`: any, which spreads clients over the
-    /// servers.
-    pub(super) first: Option<Address>,
-    pub(super) terms: Terms,
-    pub(super) token: Option<Token>,
-    /// For how long no server may be reachable before acquires fail.
-    pub(super) unreachable_after: Duration,
-    pub(super) dial: Arc<dyn Dial>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) seed: u64,
 }

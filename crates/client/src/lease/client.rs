@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::builder::{Settings, Terms};
 use super::clock::Moment;
 use super::command::Command;
 use super::executor::Executor;
 use super::link::ask_first;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
+use super::settings::{Settings, Terms};
 use crate::maker::Maker;
 use crate::{Direct, Disconnect, Error};
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
-use super::builder::Settings;
 use super::claim::{AcquireSpec, WaitLimit};
 use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
@@ -26,8 +25,8 @@ use super::link::{
 };
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReleaseCaller, Request, Transmission, read_granted, read_released};
-use super::request_table::{Cancellation, RequestTable};
-use super::session_handle::SessionLoad;
+use super::request_table::{Cancellation, RequestTable, SessionLoad};
+use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::{Address, Disconnect, Error, ErrorKind, Lost};
 use signalbox_model::{GraceLeft, GrantId, Notice, RequestId, Status, VerifiedGrant};

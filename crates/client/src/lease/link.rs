@@ -8,14 +8,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::builder::{ATTEMPT_MAX, Settings, Terms};
 use super::clock::{Clock, Moment};
+use super::settings::{Settings, Terms};
 use super::validity::safe_duration;
 use crate::connection::{Answers, Connection};
 use crate::race::{Accepted, First, Limit, Stage, first_answer};
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
+
+/// The longest time for one address to answer, and to attach a session after that.
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that KeepAlive may stay unanswered.
 const SILENCE_MAX: Duration = Duration::from_secs(10);

@@ -30,6 +30,7 @@ mod request;
 mod request_table;
 mod session_handle;
 mod session_pool;
+mod settings;
 mod transport;
 mod validity;
 

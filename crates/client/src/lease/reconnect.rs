@@ -10,13 +10,13 @@ use std::time::Duration;
 use fastrand::Rng;
 use tracing::warn;
 
-use super::builder::Settings;
 use super::clock::Moment;
 use super::guide::Guide;
 use super::link::{
     Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet,
     greet_with_another_token,
 };
+use super::settings::Settings;
 use crate::race::Reason;
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Lost, Token};
 use signalbox_model::SessionKey;

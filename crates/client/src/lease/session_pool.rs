@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::builder::{Settings, Terms};
 use super::driver::Losses;
 use super::executor::Executor;
 use super::session_handle::SessionHandle;
+use super::settings::{Settings, Terms};
 
 #[derive(Default)]
 pub(super) struct SessionPool {
