@@ -1,55 +1,40 @@
-//! What is kept of a call: its result, or what it waits for.
-//!
 //! What all calls share: each is made once for all requests with its number, and answered at once or later.
 
 use std::sync::Arc;
 
-use super::calls::{SysvCall, SysvOutcome};
+use super::processes::{Done, Reply};
 use super::set::{Completed, Completion};
 use super::state::Sysv;
 use super::values::undoes;
+use super::waiters::WaiterId;
 use crate::mailbox::{Message, ReplyTo};
-use crate::request_log;
+use crate::outcome::Token;
 use crate::time::Moment;
-use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
-use signalbox_model::{Refusal, RequestId};
+use signalbox_model::sysv::{Caller, Errno, ProcessId, SetAnswer, SetId};
+use signalbox_model::{ConnectionId, Refusal, RequestId, RequestIds};
 
-/// The number of a waiting call among those of its set, in the order of their arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct WaiterId(pub(super) u64);
-
-/// The cached reply to a request, or what it waits for.
-#[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Waiting(SetId, WaiterId),
-    /// The result is sent when everything so far is stored.
-    Storing(Done, Option<ReplyTo>),
-    Done(Done),
+/// Which request of which connection makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SysvCall {
+    /// The connection that the request came in by.
+    pub connection: ConnectionId,
+    /// The request's number within its process.
+    pub ids: RequestIds,
+    /// The connection's name for the request; a late answer carries it.
+    pub token: Token,
+    /// Who calls.
+    pub caller: Caller,
 }
 
-impl request_log::Reply for Reply {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Storing(Done { result: Ok(SetAnswer::Values(values)), .. }, _)
-            | Self::Done(Done { result: Ok(SetAnswer::Values(values)), .. }) => size_of_val::<[_]>(values),
-            _ => 0,
-        }
-    }
-}
-
-/// The result of a call.
-#[derive(Clone, Debug)]
-pub(super) struct Done {
-    pub(super) result: Result<SetAnswer, Errno>,
-    /// Whether the call has changed a durable set, so that the store has the result.
-    pub(super) is_stored: bool,
-}
-
-/// The call whose result is sent on commit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub(super) process: ProcessId,
-    pub(super) request: RequestId,
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SysvOutcome {
+    /// The call has a result.
+    Answered(Result<SetAnswer, Errno>),
+    /// The call waits; its result comes as a [`Message`](crate::Message).
+    Waiting,
+    /// The request is not a call of a process.
+    Refused(Refusal),
 }
 
 /// Sends the result of a call, if its connection is known.

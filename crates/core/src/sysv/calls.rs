@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::answers::Reply;
+use super::answers::{SysvCall, SysvOutcome};
+use super::processes::Reply;
 use super::set::{ALTER, READ, SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::{VALUE_MAX, Verdict, alters, undoes};
@@ -15,31 +16,7 @@ use signalbox_model::sysv::{
     Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, OPERATIONS_MAX, Operation, ProcessId, SetAnswer,
     SetCommand, SetId,
 };
-use signalbox_model::{ConnectionId, Limit, Refusal, RequestIds};
-
-/// Which request of which connection makes a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SysvCall {
-    /// The connection that the request came in by.
-    pub connection: ConnectionId,
-    /// The request's number within its process.
-    pub ids: RequestIds,
-    /// The connection's name for the request; a late answer carries it.
-    pub token: Token,
-    /// Who calls.
-    pub caller: Caller,
-}
-
-/// What became of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SysvOutcome {
-    /// The call has a result.
-    Answered(Result<SetAnswer, Errno>),
-    /// The call waits; its result comes as a [`Message`](crate::Message).
-    Waiting,
-    /// The request is not a call of a process.
-    Refused(Refusal),
-}
+use signalbox_model::{ConnectionId, Limit, Refusal};
 
 /// Why a call does not wait.
 enum NotWaiting {

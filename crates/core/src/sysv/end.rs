@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::durable::SysvKey;
 use super::set::{Completed, Set};
 use super::state::Sysv;
+use crate::state::Core;
 use crate::time::{Due, Moment};
 use signalbox_model::ConnectionId;
 use signalbox_model::sysv::{Errno, ProcessId, SetId};
@@ -20,6 +21,13 @@ pub enum ConnectionEnd {
     Closed,
     /// It was lost: the process may live.
     Lost,
+}
+
+impl Core {
+    /// A connection has ended. If it was the last one of a process, that ends too, at once or later.
+    pub fn leave_process(&self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
+        self.sysv().disconnected(connection, how, now);
+    }
 }
 
 impl Sysv {

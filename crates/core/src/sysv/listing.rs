@@ -1,9 +1,8 @@
 //! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
 
-use super::answers::WaiterId;
 use super::processes::Process;
 use super::state::Sysv;
-use super::waiters::Waiter;
+use super::waiters::{Waiter, WaiterId};
 use crate::ledger::{ListedSession, age_s, shown, ttl_left};
 use crate::state::Core;
 use crate::time::MonotonicMs;
@@ -31,6 +30,11 @@ enum Last {
 }
 
 impl Core {
+    /// Begins a listing of all sets.
+    pub fn sets(&self) -> SetListing {
+        SetListing::default()
+    }
+
     /// The next sets of a listing; none at its end.
     pub fn list_sets(&self, listing: &mut SetListing) -> Vec<ListedSet> {
         let sysv = &*self.sysv();

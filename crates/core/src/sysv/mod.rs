@@ -46,7 +46,7 @@ mod storing;
 mod values;
 mod waiters;
 
-pub use calls::{SysvCall, SysvOutcome};
+pub use answers::{SysvCall, SysvOutcome};
 pub use check::SetCheck;
 pub use durable::{
     AdjustmentsRecord, ProcessRecord, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer, SysvKey,

@@ -9,15 +9,14 @@ use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::answers::{Reply, WaiterId};
 use super::durable::ProcessRecord;
+use super::waiters::WaiterId;
 use crate::clients::{Clients, Counted, Counts};
 use crate::limit::ClientKey;
-use crate::mailbox::Mailbox;
-use crate::mailbox::SessionClient;
-use crate::request_log::RequestLog;
+use crate::mailbox::{Mailbox, ReplyTo, SessionClient};
+use crate::request_log::{self, RequestLog};
 use crate::time::MonotonicMs;
-use signalbox_model::sysv::{ProcessId, SetId};
+use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
 use signalbox_model::{ConnectionId, RequestId};
 
 /// A process with its entries in the tables, rounded up, in bytes.
@@ -48,6 +47,40 @@ pub(super) struct Process {
     pub(super) is_stored: bool,
     /// Requests whose results the client has, and the store has as well: the next change deletes them.
     pub(super) forgotten: Vec<RequestId>,
+}
+
+/// The cached reply to a request, or what it waits for.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Waiting(SetId, WaiterId),
+    /// The result is sent when everything so far is stored.
+    Storing(Done, Option<ReplyTo>),
+    Done(Done),
+}
+
+impl request_log::Reply for Reply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Storing(Done { result: Ok(SetAnswer::Values(values)), .. }, _)
+            | Self::Done(Done { result: Ok(SetAnswer::Values(values)), .. }) => size_of_val::<[_]>(values),
+            _ => 0,
+        }
+    }
+}
+
+/// The result of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Done {
+    pub(super) result: Result<SetAnswer, Errno>,
+    /// Whether the call has changed a durable set, so that the store has the result.
+    pub(super) is_stored: bool,
+}
+
+/// The call whose result is sent on commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(super) process: ProcessId,
+    pub(super) request: RequestId,
 }
 
 /// What a connection is to the processes.

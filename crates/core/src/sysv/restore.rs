@@ -2,9 +2,8 @@
 //!
 //! A process lives for its time to live, unless it attaches again. Nothing waits: clients repeat their calls.
 
-use super::answers::{Done, Reply};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
-use super::processes::Process;
+use super::processes::{Done, Process, Reply};
 use super::set::{SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::VALUE_MAX;

@@ -7,10 +7,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
-use super::answers::WaiterId;
 use super::durable::SetRecord;
 use super::values::{Values, Verdict, alters};
-use super::waiters::{Waiter, Waiters};
+use super::waiters::{Waiter, WaiterId, Waiters};
 use signalbox_model::UnixSeconds;
 use signalbox_model::sysv::{Caller, Errno, Operation, Order, Ownership, ProcessId, SetId, SetStat};
 

@@ -5,18 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use super::answers::{Held, WaiterId};
 use super::durable::SysvKey;
-use super::end::ConnectionEnd;
-use super::listing::SetListing;
-use super::processes::Processes;
+use super::processes::{Held, Processes};
 use super::sets::{KeyRule, Rules, Sets};
+use super::waiters::WaiterId;
 use crate::alarm::Alarm;
 use crate::journal::{Journal, Journaled, Step};
 use crate::limit::{ClientShare, MemoryLimit};
 use crate::state::Core;
-use crate::time::{Moment, MonotonicMs};
-use signalbox_model::ConnectionId;
+use crate::time::MonotonicMs;
 use signalbox_model::sysv::SetId;
 
 /// Limits of sets and processes.
@@ -128,16 +125,6 @@ impl Core {
             sets: sysv.sets.len() as u64,
             waiting: waiting as u64,
         }
-    }
-
-    /// A connection has ended. If it was the last one of a process, that ends too, at once or later.
-    pub fn leave_process(&self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
-        self.sysv().disconnected(connection, how, now);
-    }
-
-    /// Begins a listing of all sets.
-    pub fn sets(&self) -> SetListing {
-        SetListing::default()
     }
 
     pub(crate) fn sysv(&self) -> Step<'_, Sysv> {

@@ -9,8 +9,9 @@
 use std::mem;
 use std::task::Waker;
 
-use super::answers::{Done, Held, Reply, send};
+use super::answers::send;
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
+use super::processes::{Done, Held, Reply};
 use super::state::Sysv;
 use crate::durable::{Change, Key, Record};
 use crate::journal::Journaled;

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::iter;
 
-use super::answers::WaiterId;
 use super::values::alters;
 use crate::mailbox::ReplyTo;
 use crate::time::MonotonicMs;
@@ -22,6 +21,10 @@ pub(super) const WAITING_OPERATIONS_MAX: usize = 16_384;
 
 /// A waiting call with its entries in the tables, rounded up, in bytes.
 const WAITER_BYTES: usize = 512;
+
+/// The number of a waiting call among those of its set, in the order of their arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WaiterId(pub(super) u64);
 
 /// A call that waits.
 #[derive(Debug)]
