@@ -10,8 +10,24 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::session::HandleIndex;
+use crate::invariant::invariant;
 use signalbox_model::ConnectionId;
+
+/// The index of the handle of one object within a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HandleIndex(u32);
+
+impl HandleIndex {
+    /// An index is below 2^31, which leaves one bit for the tag of [`Holders`].
+    pub(super) fn new(number: u32) -> Self {
+        invariant!(number < 1 << 31, "two billion handles of one session do not fit into memory");
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
 
 /// The resources of one object that one session holds.
 #[derive(Clone, Copy, Debug)]

@@ -66,8 +66,8 @@ pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome, Token};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;
-pub use session::{Ending, Session};
-pub use state::Core;
+pub use session::Session;
+pub use state::{Core, Ending};
 pub use store::{Batch, CommitOutcome};
 pub use sysv::{
     AdjustmentsRecord, ConnectionEnd, KeyRule, ProcessRecord, ResultRecord, SemaphoreRecord, SetCheck,

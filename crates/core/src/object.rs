@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use crate::claim::Claim;
 use crate::counter::{Counter, Interval};
-use crate::holders::{Holders, Holding, Tracking};
+use crate::holders::{HandleIndex, Holders, Holding, Tracking};
 use crate::invariant::{invariant, lock};
 use crate::name::Name;
 use crate::semaphore::{Lifecycle, Semaphore, Withheld};
-use crate::session::{HandleIndex, Session};
+use crate::session::Session;
 use crate::sync::Mutex;
 use signalbox_model::{ConnectionId, Namespace, Refusal};
 

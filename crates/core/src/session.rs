@@ -8,28 +8,11 @@
 //!
 //! Invariant: an index refers to a handle exactly while the session has a holding in the object.
 
+use crate::holders::HandleIndex;
 use crate::invariant::invariant;
 use crate::name::NameHash;
 use crate::object::ObjectRef;
-use crate::state::Core;
-use signalbox_model::UnixSeconds;
 use signalbox_model::{ConnectionId, Namespace};
-
-/// The index of the handle of one object within a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HandleIndex(u32);
-
-impl HandleIndex {
-    /// An index is below 2^31, which leaves one bit for the tag in `holders`.
-    pub(super) fn new(number: u32) -> Self {
-        invariant!(number < 1 << 31, "two billion handles of one session do not fit into memory");
-        Self(number)
-    }
-
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-}
 
 /// The holdings that one connection has through plain Acquires. They end with the connection.
 #[derive(Debug)]
@@ -82,6 +65,11 @@ impl Session {
         std::mem::take(&mut self.tracked)
     }
 
+    /// Its handles, when it ends.
+    pub(super) fn into_objects(self) -> Vec<Option<ObjectRef>> {
+        self.objects
+    }
+
     /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
     pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
@@ -90,7 +78,7 @@ impl Session {
             self.name_bytes += bytes;
         }
         if let Some(index) = self.free.pop() {
-            self.objects[index.0 as usize] = Some(object);
+            self.objects[index.number() as usize] = Some(object);
             return index;
         }
         let index = HandleIndex::new(u32::try_from(self.objects.len()).unwrap_or(u32::MAX));
@@ -102,7 +90,7 @@ impl Session {
     #[inline(always)]
     pub(super) fn recent(&self, namespace: Namespace, hash: NameHash, name: &[u8]) -> Option<&ObjectRef> {
         let index = self.recent[namespace as usize].find(hash)?;
-        self.objects[index.0 as usize].as_ref().filter(|object| object.name() == name)
+        self.objects[index.number() as usize].as_ref().filter(|object| object.name() == name)
     }
 
     /// Caches the index of a name's handle.
@@ -120,13 +108,13 @@ impl Session {
     /// Drops the handle at an index because this session no longer has a holding in the object.
     #[inline(always)]
     pub(super) fn drop_handle(&mut self, index: HandleIndex) {
-        let object = self.objects[index.0 as usize].take();
+        let object = self.objects[index.number() as usize].take();
         invariant!(object.is_some(), "session {} has a handle of every object that it holds", self.id);
         if let Some(bytes) = object.and_then(|object| object.name_heap_bytes()) {
             self.name_bytes -= bytes;
         }
         // The last entry is removed instead, so that a session that holds one name at a time needs no free list.
-        if index.0 as usize + 1 == self.objects.len() {
+        if index.number() as usize + 1 == self.objects.len() {
             self.objects.pop();
         } else {
             self.free.push(index);
@@ -183,33 +171,5 @@ impl Recent {
 
     fn index(hash: NameHash) -> usize {
         hash.0 as usize % RECENT_HANDLES
-    }
-}
-
-/// The end of a session in progress: each step releases the holdings of some names.
-#[derive(Debug)]
-#[must_use = "the steps release the session's holdings"]
-pub struct Ending<'a> {
-    core: &'a Core,
-    session: ConnectionId,
-    objects: std::vec::IntoIter<Option<ObjectRef>>,
-}
-
-impl<'a> Ending<'a> {
-    pub(super) fn new(core: &'a Core, session: Session) -> Self {
-        Self { core, session: session.id, objects: session.objects.into_iter() }
-    }
-
-    /// Releases the holdings of at most `names` names. Returns whether there is more to do.
-    pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
-        let interval = self.core.interval(now);
-        for object in self.objects.by_ref().take(names).flatten() {
-            if object.release_all(self.session, interval).is_err() {
-                self.core.release_all_tracked(&object, self.session, now);
-                // Waiters may have been served, which is enough work for one step.
-                break;
-            }
-        }
-        self.objects.len() > 0
     }
 }

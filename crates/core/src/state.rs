@@ -7,9 +7,9 @@ use ahash::RandomState as NameHasher;
 use crate::claim::Claim;
 use crate::counter::Interval;
 use crate::ledger::Ledger;
-use crate::object::PlainError;
+use crate::object::{ObjectRef, PlainError};
 use crate::registry::{Limits, Registry, RegistryStats};
-use crate::session::{Ending, Session};
+use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sysv::Sysv;
 use signalbox_model::UnixSeconds;
@@ -139,5 +139,33 @@ impl Core {
 
     pub(crate) fn interval(&self, now: UnixSeconds) -> Interval {
         Interval::of(now, self.stat_interval_s)
+    }
+}
+
+/// The end of a session in progress: each step releases the holdings of some names.
+#[derive(Debug)]
+#[must_use = "the steps release the session's holdings"]
+pub struct Ending<'a> {
+    core: &'a Core,
+    session: ConnectionId,
+    objects: std::vec::IntoIter<Option<ObjectRef>>,
+}
+
+impl<'a> Ending<'a> {
+    fn new(core: &'a Core, session: Session) -> Self {
+        Self { core, session: session.id(), objects: session.into_objects().into_iter() }
+    }
+
+    /// Releases the holdings of at most `names` names. Returns whether there is more to do.
+    pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
+        let interval = self.core.interval(now);
+        for object in self.objects.by_ref().take(names).flatten() {
+            if object.release_all(self.session, interval).is_err() {
+                self.core.release_all_tracked(&object, self.session, now);
+                // Waiters may have been served, which is enough work for one step.
+                break;
+            }
+        }
+        self.objects.len() > 0
     }
 }
