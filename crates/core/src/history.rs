@@ -1,6 +1,9 @@
 //! Entries of the history of grants, one behind the other as bytes, so that the ledger records a grant without allocations.
 
+use std::fmt;
+use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::task::Waker;
 
 use crate::mailbox::SessionClient;
 use signalbox_model::{GrantEnd, GrantId, Namespace, SessionId, UnixMilliseconds};
@@ -87,52 +90,93 @@ impl<'a> Iterator for HistoryParts<'a> {
     }
 }
 
-/// Adds an entry; `parts`: the kind, the name, the resources and the slots of each.
-pub(super) fn put<'a>(
-    bytes: &mut Vec<u8>,
-    head: HistoryHead,
-    client: Option<&SessionClient>,
-    label: &[u8],
-    parts: impl ExactSizeIterator<Item = (Namespace, &'a [u8], u32, &'a [u16])>,
-) {
-    let (code, amount) = match head.event {
-        HistoryEvent::Granted { waited_ms } => (0, waited_ms),
-        HistoryEvent::Ended { end, held_ms } => (1 + end as u8, held_ms),
-    };
-    let (mut ip, mut port, mut identity) = ([0; 16], 0, "");
-    if let Some(client) = client {
-        ip = match client.address.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
+/// The most that the entries that wait take, in bytes.
+const BYTES_MAX: usize = 4 << 20;
+
+/// The entries that wait to be taken. They have at most [`BYTES_MAX`]; further ones are dropped.
+pub(super) struct History {
+    clock: Box<dyn Fn() -> UnixMilliseconds + Send>,
+    /// Woken when there is an entry to take, and there was none before.
+    taker: Waker,
+    entries: Vec<u8>,
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("bytes", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+impl History {
+    pub(super) fn new(clock: impl Fn() -> UnixMilliseconds + Send + 'static, taker: Waker) -> Self {
+        Self { clock: Box::new(clock), taker, entries: Vec::new() }
+    }
+
+    pub(super) fn now_ms(&self) -> UnixMilliseconds {
+        (self.clock)()
+    }
+
+    /// Takes all entries, in place of what `entries` has.
+    pub(super) fn take(&mut self, entries: &mut Vec<u8>) {
+        mem::swap(&mut self.entries, entries);
+    }
+
+    /// Adds an entry; `parts`: the kind, the name, the resources and the slots of each. Returns whether there was room for it.
+    pub(super) fn put<'a>(
+        &mut self,
+        head: HistoryHead,
+        client: Option<&SessionClient>,
+        label: &[u8],
+        parts: impl ExactSizeIterator<Item = (Namespace, &'a [u8], u32, &'a [u16])>,
+    ) -> bool {
+        let bytes = &mut self.entries;
+        let before = bytes.len();
+        let (code, amount) = match head.event {
+            HistoryEvent::Granted { waited_ms } => (0, waited_ms),
+            HistoryEvent::Ended { end, held_ms } => (1 + end as u8, held_ms),
         };
-        port = client.address.port();
-        identity = client.identity.as_deref().unwrap_or_default();
-    }
-    let mut fixed = Fixed::<HEAD_BYTES>::new();
-    fixed.put([code, head.is_durable.into(), client.is_some().into()]);
-    for number in [amount, head.time.0, head.grant.0, head.session.number()] {
-        fixed.put(number.to_le_bytes());
-    }
-    fixed.put(ip);
-    fixed.put(port.to_le_bytes());
-    // A text or a list of an entry is far shorter than 4 GiB.
-    for length in [identity.len(), label.len(), parts.len()] {
-        fixed.put((length as u32).to_le_bytes());
-    }
-    bytes.extend_from_slice(&fixed.bytes);
-    bytes.extend_from_slice(identity.as_bytes());
-    bytes.extend_from_slice(label);
-    for (namespace, name, resources, slots) in parts {
-        let mut fixed = Fixed::<PART_BYTES>::new();
-        fixed.put([namespace as u8]);
-        for number in [resources, name.len() as u32, slots.len() as u32] {
+        let (mut ip, mut port, mut identity) = ([0; 16], 0, "");
+        if let Some(client) = client {
+            ip = match client.address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            port = client.address.port();
+            identity = client.identity.as_deref().unwrap_or_default();
+        }
+        let mut fixed = Fixed::<HEAD_BYTES>::new();
+        fixed.put([code, head.is_durable.into(), client.is_some().into()]);
+        for number in [amount, head.time.0, head.grant.0, head.session.number()] {
             fixed.put(number.to_le_bytes());
         }
-        bytes.extend_from_slice(&fixed.bytes);
-        bytes.extend_from_slice(name);
-        for slot in slots {
-            bytes.extend_from_slice(&slot.to_le_bytes());
+        fixed.put(ip);
+        fixed.put(port.to_le_bytes());
+        // A text or a list of an entry is far shorter than 4 GiB.
+        for length in [identity.len(), label.len(), parts.len()] {
+            fixed.put((length as u32).to_le_bytes());
         }
+        bytes.extend_from_slice(&fixed.bytes);
+        bytes.extend_from_slice(identity.as_bytes());
+        bytes.extend_from_slice(label);
+        for (namespace, name, resources, slots) in parts {
+            let mut fixed = Fixed::<PART_BYTES>::new();
+            fixed.put([namespace as u8]);
+            for number in [resources, name.len() as u32, slots.len() as u32] {
+                fixed.put(number.to_le_bytes());
+            }
+            bytes.extend_from_slice(&fixed.bytes);
+            bytes.extend_from_slice(name);
+            for slot in slots {
+                bytes.extend_from_slice(&slot.to_le_bytes());
+            }
+        }
+        let has_room = bytes.len() <= BYTES_MAX;
+        if !has_room {
+            bytes.truncate(before);
+        } else if before == 0 {
+            self.taker.wake_by_ref();
+        }
+        has_room
     }
 }
 

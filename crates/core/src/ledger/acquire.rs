@@ -3,7 +3,9 @@
 use super::backlog::{NameRef, Task};
 use super::grants::{Grant, Part, Queueing, Want};
 use super::listing::ttl_left;
-use super::replies::{CachedReply, Changed, PendingReply, RequestKind};
+use super::replies::{Changed, RequestKind};
+use super::sessions::CachedReply;
+use super::state::PendingReply;
 use super::state::{Ledger, LedgerContext};
 use crate::limit::limit_reached;
 use crate::outcome::{Call, Outcome, Token};

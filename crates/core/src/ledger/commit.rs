@@ -10,39 +10,15 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::replies::CachedReply;
-use super::state::{Ledger, LedgerContext};
-use crate::durable::{Change, DeclarationRecord, Record};
+use super::sessions::CachedReply;
+use super::state::{Ledger, LedgerContext, OnCommit};
+use crate::durable::{Change, Record};
 use crate::journal::Journaled;
 use crate::mailbox::{Mailbox, ReplyTo};
-use crate::object::ObjectRef;
 use crate::outcome::Answer;
 use crate::state::Core;
 use crate::time::MonotonicMs;
 use signalbox_model::{EventKind, PlaceKey, Refusal, RequestId, SessionId};
-
-#[derive(Debug)]
-pub(crate) enum OnCommit {
-    /// The pending reply to a request is sent.
-    Reply(SessionId, RequestId),
-    /// A session was closed; the client is answered.
-    Closed(ReplyTo),
-    /// The sessions of clients were revoked, this many; the client is answered.
-    ClientsRevoked(u64, ReplyTo),
-    /// A session was opened; its client is answered.
-    Opened(SessionId),
-    /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
-    Declared { object: ObjectRef, after: Box<DeclarationRecord>, evicts: bool },
-    /// Ids up to this one are reserved.
-    Reserved(u64),
-}
-
-impl OnCommit {
-    /// Whether it is over when the store fails: a client is answered then. What remains happens when the store works again.
-    pub(super) fn is_answer(&self) -> bool {
-        !matches!(self, Self::Declared { .. } | Self::Reserved(_))
-    }
-}
 
 impl Core {
     /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a

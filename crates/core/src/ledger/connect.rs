@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::backlog::STEP_GRANTS;
-use super::commit::OnCommit;
 use super::leases::Lease;
 use super::sessions::Attachment;
-use super::state::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::clients::Counted;
 use crate::limit::limit_reached;
 use crate::mailbox::{Mailbox, ReplyTo, SessionClient};

@@ -11,11 +11,11 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::commit::OnCommit;
 use super::listing::STEP_ENTRIES;
 use super::removal::SEMAPHORES;
-use super::replies::{CachedReply, Changed};
-use super::state::{Ledger, LedgerContext};
+use super::replies::Changed;
+use super::sessions::CachedReply;
+use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::claim::Claim;
 use crate::durable::{Change, DeclarationRecord, Origin, Record, Service};
 use crate::object::ObjectRef;

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU8, NonZeroU32};
 use std::ops::Bound;
 
-use super::replies::CachedGrant;
 use super::slots::SlotTables;
 use crate::claim::Claim;
 use crate::invariant::broken;
 use crate::mailbox::ReplyTo;
 use crate::object::ObjectRef;
+use crate::outcome::Granted;
 use crate::time::MonotonicMs;
 use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, UnixMilliseconds, UnixSeconds};
 
@@ -345,6 +345,34 @@ impl Grant {
         }
         let resources = self.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
         CachedGrant { grant: id, resources, capacities, slots: all_slots }
+    }
+}
+
+/// The reply to a request that was granted.
+#[derive(Clone, Debug)]
+pub(super) struct CachedGrant {
+    pub(super) grant: GrantId,
+    pub(super) resources: u64,
+    pub(super) capacities: Box<[u32]>,
+    pub(super) slots: Box<[Box<[u16]>]>,
+}
+
+/// What an allocation takes beside its content, in bytes.
+pub(super) const ALLOCATION_BYTES: usize = 16;
+
+impl CachedGrant {
+    pub(super) fn bytes(&self) -> usize {
+        let slots: usize = self.slots.iter().map(|slots| ALLOCATION_BYTES + size_of_val::<[_]>(slots)).sum();
+        3 * ALLOCATION_BYTES
+            + size_of::<Self>()
+            + size_of_val::<[_]>(&self.capacities)
+            + size_of_val::<[_]>(&self.slots)
+            + slots
+    }
+
+    pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Granted {
+        let Self { grant, resources, capacities, slots } = self;
+        Granted { grant, resources, capacities, slots, ttl_left_ms }
     }
 }
 

@@ -2,42 +2,21 @@
 //!
 //! A durable grant is recorded when it is committed, so that the history has no grant that a crash takes back. For the same
 //! reason, one that ended before has no entry.
-//!
-//! Invariant: the entries that wait have at most [`BYTES_MAX`]; further ones are counted and dropped.
 
-use std::fmt;
-use std::mem;
 use std::task::Waker;
 
 use super::grants::Grant;
 use super::state::{Ledger, LedgerContext};
-use crate::history::{self, HistoryEvent, HistoryHead};
+use crate::history::{History, HistoryEvent, HistoryHead};
 use crate::invariant::broken;
 use crate::state::Core;
 use signalbox_model::{EventKind, GrantEnd, GrantId, UnixMilliseconds};
-
-/// The most that the entries that wait take, in bytes.
-const BYTES_MAX: usize = 4 << 20;
-
-/// The entries that wait to be taken.
-pub(super) struct History {
-    clock: Box<dyn Fn() -> UnixMilliseconds + Send>,
-    /// Woken when there is an entry to take, and there was none before.
-    taker: Waker,
-    entries: Vec<u8>,
-}
-
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("bytes", &self.entries.len()).finish_non_exhaustive()
-    }
-}
 
 impl Core {
     /// Records grants from now on. The clock is asked for the time of each beginning and end, as whole seconds are too coarse;
     /// `taker` is woken when there is something to take.
     pub fn keep_history(&self, clock: impl Fn() -> UnixMilliseconds + Send + 'static, taker: Waker) {
-        self.ledger().history = Some(History { clock: Box::new(clock), taker, entries: Vec::new() });
+        self.ledger().history = Some(History::new(clock, taker));
     }
 
     /// Takes all entries that wait, for [`HistoryEntries`](crate::HistoryEntries), in place of what `entries` has; its memory is
@@ -46,7 +25,7 @@ impl Core {
         entries.clear();
         let ledger = &mut *self.ledger();
         if let Some(history) = &mut ledger.history {
-            mem::swap(&mut history.entries, entries);
+            history.take(entries);
         }
         ledger.counts.history_dropped
     }
@@ -55,7 +34,7 @@ impl Core {
 impl Ledger {
     /// The present time; without a history in whole seconds.
     pub(super) fn now_ms(&self, context: LedgerContext<'_>) -> UnixMilliseconds {
-        self.history.as_ref().map_or_else(|| context.now.into(), |history| (history.clock)())
+        self.history.as_ref().map_or_else(|| context.now.into(), History::now_ms)
     }
 
     /// Records that a grant was made, once.
@@ -73,7 +52,7 @@ impl Ledger {
     /// Records that a grant has ended, before what it held is returned; `why` is the kind of the events of its end.
     pub(super) fn record_end(&mut self, id: GrantId, grant: &Grant, why: EventKind) {
         let Some(mut history) = self.history.take_if(|_| grant.is_recorded()) else { return };
-        let time = (history.clock)();
+        let time = history.now_ms();
         let state = self.sessions.existing(grant.session);
         let end = match why {
             EventKind::Expired => GrantEnd::Expired,
@@ -109,15 +88,6 @@ impl Ledger {
             };
             (namespace, object.name(), part.claim.resources, self.slots.of(object, id))
         });
-        let before = history.entries.len();
-        let client = state.client().or(of_connection.as_ref());
-        history::put(&mut history.entries, head, client, state.label(), parts);
-        let has_room = history.entries.len() <= BYTES_MAX;
-        if !has_room {
-            history.entries.truncate(before);
-        } else if before == 0 {
-            history.taker.wake_by_ref();
-        }
-        has_room
+        history.put(head, state.client().or(of_connection.as_ref()), state.label(), parts)
     }
 }

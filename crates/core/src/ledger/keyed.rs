@@ -10,7 +10,8 @@
 
 use super::grants::{Queueing, Want};
 use super::places::Purpose;
-use super::replies::{CachedReply, RequestKind};
+use super::replies::RequestKind;
+use super::sessions::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::invariant::broken;
 use crate::outcome::{Call, Opened, Outcome, Token};

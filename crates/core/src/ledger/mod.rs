@@ -9,15 +9,15 @@
 //!
 //! [`Ledger`] (`state`) is composed of parts with private fields and one invariant each, stated at the top of their files:
 //! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `history`, `clients`, `backlog`, `places`,
-//! `alarm`, `id_allocator`, and the pending replies of `replies`. Where an operation is simple, it is in the file of its part;
-//! the other files have the rest of the operations. An operation uses only those of its own level and of lower ones:
+//! `alarm`, `id_allocator`, and the pending replies. Parts do not know the ledger; the other files have the operations. An
+//! operation uses only those of its own level and of lower ones:
 //!
 //! | level | files |
 //! |---|---|
 //! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `keyed`, `revoke`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
-//! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `idle_waiters` |
-//! | what others learn of a change, and what it counts for | `places`, `replies`, `watches`, `records`, `history`, `shares` |
+//! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `await_idle` |
+//! | what others learn of a change, and what it counts for | `repeated`, `replies`, `watch`, `records`, `history`, `shares` |
 //!
 //! An AcquireGrant that waits: `acquire` finds out in `replies` whether it is repeated, adds a waiter to `grants`, and has
 //! `serve` take each name or join its queue in `queues`. A release serves the queue in `serve` again; `records` stores the
@@ -28,6 +28,7 @@
 //! makes one change (7). `check` verifies all of them at once.
 
 mod acquire;
+mod await_idle;
 mod backlog;
 mod check;
 mod commit;
@@ -47,6 +48,7 @@ mod places;
 mod queues;
 mod records;
 mod removal;
+mod repeated;
 mod replies;
 mod restore;
 mod revoke;
@@ -59,6 +61,7 @@ mod shares;
 mod slots;
 mod state;
 mod tracked;
+mod watch;
 mod watches;
 
 pub use acquire::Waiting;
@@ -74,4 +77,4 @@ pub(super) use listing::{age_s, shown, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;
 pub(crate) use state::Ledger;
 pub use state::{LedgerLimits, LedgerStats};
-pub use watches::WatchSnapshot;
+pub use watch::WatchSnapshot;

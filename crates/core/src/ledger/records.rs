@@ -1,8 +1,7 @@
 //! The ledger's durable facts, as records.
 
-use super::commit::OnCommit;
 use super::grants::{Grant, Part};
-use super::state::Ledger;
+use super::state::{Ledger, OnCommit};
 use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::time::MonotonicMs;
 use signalbox_model::{GrantId, Refusal, SessionId};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::declare::claim_of;
 use super::grants::{Grant, Kind, Part, Target};
 use super::removal::SEMAPHORES;
-use super::replies::CachedReply;
+use super::sessions::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};

@@ -6,11 +6,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::backlog::{ClientRevocation, ClientSelector, STEP_GRANTS, Task, TaskKind};
-use super::commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
 use super::sessions::SessionState;
-use super::state::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Outcome, Token};
 use crate::state::Core;

@@ -6,11 +6,11 @@
 //! granted to others.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
-use super::grants::{Grant, Kind, Part, Queueing, Target, Waiting};
+use super::grants::{CachedGrant, Grant, Kind, Part, Queueing, Target, Waiting};
 use super::removal::SEMAPHORES;
-use super::replies::{CachedGrant, CachedReply, PendingReply};
+use super::sessions::CachedReply;
 use super::slots::GRANT_SLOTS_MAX;
-use super::state::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext, PendingReply};
 use crate::claim::Claim;
 use crate::durable::{Change, Key};
 use crate::invariant::broken;

@@ -1,9 +1,8 @@
 //! The end of a session: its waiting requests are refused, and its grants are released, newest first, in steps.
 
 use super::backlog::STEP_GRANTS;
-use super::commit::OnCommit;
 use super::sessions::Attachment;
-use super::state::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::durable::{Change, Key};
 use crate::mailbox::Message;
 use crate::time::{Due, MonotonicMs};

@@ -10,17 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::grants::{ALLOCATION_BYTES, CachedGrant};
 use super::leases::{Gaps, Lease};
-use super::replies::CachedReply;
+use crate::durable::AnswerRecord;
 use crate::invariant::{broken, invariant};
 use crate::limit::ClientKey;
 use crate::mailbox::SessionClient;
 use crate::mailbox::{Mailbox, Message, ReplyTo};
-use crate::outcome::Token;
-use crate::request_log::RequestLog;
+use crate::outcome::{Answer, Token};
+use crate::request_log::{Reply, RequestLog};
 use crate::ring_map::RingMap;
 use crate::time::MonotonicMs;
-use signalbox_model::{ConnectionId, EventKind, GrantId, Notice, Refusal, SessionId, SessionKey};
+use signalbox_model::{
+    ConnectionId, DeclaredState, EventKind, GrantId, Notice, Refusal, RequestId, SessionId, SessionKey,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
@@ -58,6 +61,77 @@ pub(super) struct SessionState {
     is_told: bool,
     /// Whether a store has its record, now or soon. It is stored when something of it is that needs it.
     is_stored: bool,
+}
+
+/// The reply to a request, or what it waits for.
+#[derive(Clone, Debug)]
+pub(super) enum CachedReply {
+    /// The request waits, under this id.
+    Waiting(GrantId),
+    Granted(Box<CachedGrant>),
+    /// The request is done, and its reply waits for a commit.
+    Committing,
+    Done(Result<(), Refusal>),
+    /// The states of declared semaphores. Boxed twice, since a box of a slice would make all other replies larger by a
+    /// half.
+    Declared(Box<Box<[DeclaredState]>>),
+}
+
+const _: () = assert!(size_of::<CachedReply>() <= 16);
+
+impl CachedReply {
+    pub(super) fn declared(states: impl Into<Box<[DeclaredState]>>) -> Self {
+        Self::Declared(Box::new(states.into()))
+    }
+
+    /// The record of this reply; `None`: it is not stored.
+    pub(super) fn record(&self, session: SessionId, request: RequestId) -> Option<AnswerRecord> {
+        let Self::Declared(states) = self else { return None };
+        Some(AnswerRecord { session, request, answer: states.as_ref().clone() })
+    }
+
+    /// Whether a store may have a reply to this request, now or soon. Of a changed declaration it has one although the client
+    /// was answered that it is not stored.
+    pub(super) fn may_be_stored(&self) -> bool {
+        matches!(self, Self::Declared(_) | Self::Committing | Self::Done(Err(Refusal::NotStored)))
+    }
+
+    /// The reply as the client is answered; `ttl_left_ms` is the rest of the session's lease.
+    pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Result<Answer, Refusal> {
+        match self {
+            Self::Granted(granted) => Ok(Answer::Granted(granted.answer(ttl_left_ms))),
+            Self::Declared(states) => Ok(Answer::Declared(*states)),
+            Self::Done(result) => result.map(|()| Answer::Done),
+            Self::Waiting(_) | Self::Committing => Err(Refusal::StaleRequest),
+        }
+    }
+}
+
+impl Reply for CachedReply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Waiting(_) | Self::Committing | Self::Done(_) => 0,
+            Self::Granted(granted) => granted.bytes(),
+            Self::Declared(states) => {
+                2 * ALLOCATION_BYTES + size_of::<Box<[DeclaredState]>>() + size_of_val::<[_]>(states)
+            }
+        }
+    }
+}
+
+impl RequestLog<CachedReply> {
+    /// The requests whose replies a store may have.
+    pub(super) fn stored(&self) -> impl Iterator<Item = RequestId> {
+        self.iter().filter(|(_, reply)| reply.may_be_stored()).map(|(request, _)| request)
+    }
+
+    /// The waiter of a request that waits.
+    pub(super) fn waiting(&self, request: RequestId) -> Option<GrantId> {
+        match self.get(request)? {
+            CachedReply::Waiting(grant) => Some(*grant),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -1,26 +1,30 @@
 //! The state of the ledger, its limits and its figures. The operations are beside their rules.
 
+use std::collections::BTreeMap;
+
 use super::backlog::Backlog;
-use super::commit::OnCommit;
 use super::declarations::Declarations;
 use super::grants::Grants;
-use super::history::History;
 use super::id_allocator::IdAllocator;
 use super::idle_waiters::IdleWaiters;
 use super::places::Places;
 use super::queues::Queues;
-use super::replies::PendingReplies;
-use super::sessions::Sessions;
+use super::sessions::{CachedReply, Sessions};
 use super::slots::SlotTables;
 use super::watches::Watches;
 use crate::alarm::Alarm;
 use crate::clients::Clients;
 use crate::counter::Interval;
+use crate::durable::DeclarationRecord;
+use crate::history::History;
 use crate::journal::{Journal, Journaled, Step};
 use crate::limit::{ClientShare, MemoryLimit};
+use crate::mailbox::ReplyTo;
+use crate::object::ObjectRef;
 use crate::registry::Registry;
 use crate::state::Core;
-use signalbox_model::{GrantId, Namespace, Refusal, SessionId, UnixSeconds};
+use crate::time::MonotonicMs;
+use signalbox_model::{GrantId, Namespace, Refusal, RequestId, SessionId, UnixSeconds};
 
 /// Limits of the ledger.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +104,42 @@ impl<'a> LedgerContext<'a> {
         self.registries[namespace as usize]
     }
 }
+
+/// What happens when a change is committed.
+#[derive(Debug)]
+pub(crate) enum OnCommit {
+    /// The pending reply to a request is sent.
+    Reply(SessionId, RequestId),
+    /// A session was closed; the client is answered.
+    Closed(ReplyTo),
+    /// The sessions of clients were revoked, this many; the client is answered.
+    ClientsRevoked(u64, ReplyTo),
+    /// A session was opened; its client is answered.
+    Opened(SessionId),
+    /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
+    Declared { object: ObjectRef, after: Box<DeclarationRecord>, evicts: bool },
+    /// Ids up to this one are reserved.
+    Reserved(u64),
+}
+
+impl OnCommit {
+    /// Whether it is over when the store fails: a client is answered then. What remains happens when the store works again.
+    pub(super) fn is_answer(&self) -> bool {
+        !matches!(self, Self::Declared { .. } | Self::Reserved(_))
+    }
+}
+
+/// An answer that waits for a commit.
+#[derive(Debug)]
+pub(super) struct PendingReply {
+    pub(super) reply: CachedReply,
+    /// When the request or its last repetition was received.
+    pub(super) received: MonotonicMs,
+    /// `None` while the session has no connection.
+    pub(super) to: Option<ReplyTo>,
+}
+
+pub(super) type PendingReplies = BTreeMap<(SessionId, RequestId), PendingReply>;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {

@@ -3,10 +3,9 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::{Ending, SessionKind, SessionState};
+use super::{CachedReply, Ending, SessionKind, SessionState};
 use crate::invariant::invariant;
 use crate::ledger::leases::Lease;
-use crate::ledger::replies::CachedReply;
 use crate::limit::ClientKey;
 use crate::mailbox::ReplyTo;
 use crate::mailbox::SessionClient;

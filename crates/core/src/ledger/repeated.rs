@@ -1,0 +1,128 @@
+//! Waiters that are repeated after a restart: their places are told and proven, the reconnect window opens and ends, and their
+//! grants get new ids. `places` has the rules.
+
+use super::backlog::NameRef;
+use super::grants::Grant;
+use super::removal::SEMAPHORES;
+use super::state::Ledger;
+use crate::outcome::Call;
+use crate::time::{Due, MonotonicMs};
+use signalbox_model::{GrantId, Place, PlaceProof, Refusal, SessionId};
+
+impl Ledger {
+    /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
+    pub(super) fn place(&self, call: Call) -> Option<Place> {
+        let session = self.sessions.acting(call.connection).ok()?;
+        self.place_of(session, self.sessions.existing(session).log().waiting(call.ids.own)?)
+    }
+
+    /// The place of a waiter of a session; `None`: it would not survive a restart.
+    pub(super) fn place_of(&self, session: SessionId, id: GrantId) -> Option<Place> {
+        let is_durable = self.is_durable(session);
+        let proof = is_durable.then(|| self.place_proof(id, self.grants.existing(id))).flatten()?;
+        Some(Place { id, proof })
+    }
+
+    /// The proof of a waiter's place. It covers the kind of each name; of one whose turn has not come, as it is resolved now.
+    fn place_proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
+        self.places.proof(place, grant, |part| self.namespace_of(part))
+    }
+
+    /// The place that a new waiter may have because its client presents it; `None`: it is not proven, so it counts as if
+    /// it had not been presented.
+    pub(super) fn proven_place(&mut self, presented: Option<Place>, grant: &Grant) -> Option<GrantId> {
+        let Place { id, proof } = presented?;
+        let is_proven = self.is_durable(grant.session)
+            && self.places.is_repeated(id)
+            && self.place_proof(id, grant).is_some_and(|own| own == proof);
+        // A place is of one request, which waits once. If a semaphore was removed since, the wait is over with it.
+        let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
+        let place = (is_proven && is_free).then_some(id);
+        if place.is_some() {
+            self.places.note_repetition();
+        }
+        place
+    }
+
+    /// Whether a semaphore that a request wants was removed, and declared again, since the request got this place.
+    fn waits_for_removed(&self, place: GrantId, grant: &Grant) -> bool {
+        grant.parts().iter().any(|part| {
+            self.namespace_of(part) == SEMAPHORES && self.declarations.is_declared_after(part.name(), place)
+        })
+    }
+
+    /// Opens the reconnect window, after everything was restored.
+    pub(super) fn open_reconnect_window(&mut self, now: MonotonicMs) {
+        let leased = || self.sessions.iter().filter_map(|(id, state)| Some((id, state.lease()?.1.ttl_ms())));
+        let ttl_max_ms = leased().map(|(_, ttl_ms)| ttl_ms).max().unwrap_or(0);
+        let sessions: Vec<_> = leased().map(|(session, _)| session).collect();
+        let earlier = GrantId(self.ids.last());
+        if let Some(end) = self.places.open_window(earlier, sessions.into_iter(), ttl_max_ms, now) {
+            self.alarm.ring(Due::At(end));
+        }
+    }
+
+    /// A leased session has attached, and will repeat this many requests with their places.
+    pub(super) fn session_attached(&mut self, session: SessionId, repetitions: u32) {
+        self.places.attached(session, repetitions);
+        self.end_window_if_complete();
+    }
+
+    /// A session has ended.
+    pub(super) fn session_ended(&mut self, session: SessionId) {
+        self.places.ended(session);
+        self.end_window_if_complete();
+    }
+
+    /// Ends the window when its time has come.
+    pub(super) fn expire_window(&mut self, now: MonotonicMs) {
+        if self.places.window_end().is_some_and(|end| end <= now) {
+            self.end_window();
+        }
+    }
+
+    pub(super) fn end_window_if_complete(&mut self) -> bool {
+        let is_complete = self.places.is_complete();
+        if is_complete {
+            self.end_window();
+        }
+        is_complete
+    }
+
+    /// Puts the queues that were held back into the backlog.
+    fn end_window(&mut self) {
+        for NameRef { namespace, object } in self.places.close_window() {
+            self.backlog.serve_later(namespace, &object);
+        }
+        self.alarm.ring(Due::Now);
+    }
+
+    /// The id of the grant of a waiter that has everything. See the top of `places`.
+    pub(super) fn grant_id(&mut self, place: GrantId) -> Result<GrantId, Refusal> {
+        if !self.places.has_repeated() {
+            return Ok(place);
+        }
+        let is_overtaken = self.places.is_repeated(place)
+            || self.grants.existing(place).parts().iter().any(|part| {
+                part.object().is_some_and(|(namespace, object)| {
+                    self.queues.renumbered_up_to(namespace, object) > place
+                })
+            });
+        if is_overtaken { self.next_id().map(GrantId) } else { Ok(place) }
+    }
+
+    /// Gives a grant that has just been granted another id than its place.
+    pub(super) fn renumber(&mut self, place: GrantId, id: GrantId) {
+        self.grants.renumber(place, id);
+        let grant = self.grants.existing(id);
+        for part in grant.parts() {
+            if let Some((namespace, object)) = part.object() {
+                self.queues.renumber(namespace, object, place, id);
+                self.slots.renumber(object, place, id);
+            }
+        }
+        let state = self.sessions.existing_mut(grant.session);
+        state.remove_grant(place);
+        state.add_grant(id);
+    }
+}
