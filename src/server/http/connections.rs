@@ -52,19 +52,19 @@ struct Connection {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// A place among the open connections, until it is dropped.
+/// A connection that is counted among the open ones, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct OpenConnection {
     pub(super) shared: Arc<Shared>,
     number: u64,
     /// The request that the connection receives.
     pub(super) input: Input,
 }
 
-impl Place {
-    /// Counts a connection of a peer, and of a client unless the peer is a proxy. Returns what is ready when the connection
-    /// has to be closed for another one.
-    pub(super) fn take(shared: &Arc<Shared>, peer: ClientAddress) -> (Self, oneshot::Receiver<Infallible>) {
+impl OpenConnection {
+    /// Counts a connection of a peer, and of a client unless the peer is a proxy. Also returns a future that is ready when the
+    /// connection has to be closed for another one.
+    pub(super) fn begin(shared: &Arc<Shared>, peer: ClientAddress) -> (Self, oneshot::Receiver<Infallible>) {
         Self::open(shared, |connections, number, open| {
             connections.add(shared, number, Connection::new(peer, None, open));
             if !shared.config().is_proxy(peer.socket().ip()) {
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if there is
-    /// room. Returns what is ready when the request has to end for another connection.
+    /// room. Also returns a future that is ready when the request has to end for another connection.
     pub(super) fn of_request(
         shared: &Arc<Shared>,
         client: ClientAddress,
@@ -91,7 +91,7 @@ impl Place {
         })
     }
 
-    /// Makes a place. `add` adds its connection, with this number.
+    /// Allocates a number, and has `add` add the connection with it.
     fn open(
         shared: &Arc<Shared>,
         add: impl FnOnce(&mut Open, u64, oneshot::Sender<Infallible>),
@@ -147,7 +147,7 @@ impl Place {
         self.counted(|client, _| client)
     }
 
-    /// What the connections of the client have together.
+    /// The usage that the connections of the client share.
     pub(super) fn usage(&self) -> Arc<ClientUsage> {
         self.counted(|_, counted| Arc::clone(counted.usage())).unwrap_or_default()
     }
@@ -165,7 +165,7 @@ impl Place {
         self.shared.stage().server()
     }
 
-    /// The connection begins to answer a request, or has done that.
+    /// The connection begins to answer a request, or has answered it.
     pub(super) fn set_busy(&self, is_busy: bool) {
         self.shared.connections.with(|connections| {
             if let Some(connection) = connections.general.get_mut(&self.number) {
@@ -175,7 +175,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.shared.connections.with(|connections| {
             connections.general.remove(&self.number);
@@ -191,12 +191,12 @@ impl Connection {
 }
 
 impl Connections {
-    /// Those in general.
+    /// The number of connections in general.
     pub(super) fn count(&self) -> u64 {
         self.with(|connections| connections.general.len() as u64)
     }
 
-    /// Those for leases.
+    /// The number of connections for leases.
     pub(super) fn count_of_leases(&self) -> u64 {
         self.with(|connections| connections.leases.len() as u64)
     }
@@ -238,7 +238,7 @@ impl Open {
         {
             self.general.remove(&other);
             shared.refused.add(1);
-            // It takes the place of the other one, however many are in use.
+            // It replaces the other one, however many are in use.
             counted = enter(0);
         }
         // The connection may have been closed for another one.
@@ -269,7 +269,7 @@ impl Open {
         self.least_needed(|_, connection| counts.get(&client(connection)).copied() == most)
     }
 
-    /// The one that has waited longest for its peer, or if none does, that answers longest.
+    /// The connection that has waited longest for its peer, or, if none waits, has been answering longest.
     fn least_needed(&self, may_close: impl Fn(u64, &Connection) -> bool) -> Option<u64> {
         let candidates = self.general.iter().filter(|(number, connection)| may_close(**number, connection));
         let first = candidates.min_by_key(|(_, connection)| (connection.is_busy, connection.since));
@@ -277,31 +277,35 @@ impl Open {
     }
 }
 
-/// The request that a connection receives: its head and its body count as unfinished input once they are long, until all of
-/// them are there.
+/// The request that a connection receives. Once its head and body are long, they count as unfinished input until they are
+/// complete.
 #[derive(Debug, Default)]
 pub(super) struct Input(Mutex<Received>);
 
 #[derive(Debug, Default)]
 struct Received {
     bytes: usize,
-    /// Set once they are many.
+    /// `None` while they are few.
     counted: Option<(UnfinishedInput, Closed)>,
 }
 
 impl Input {
-    /// The connection at this place has received so many more bytes, perhaps none. Ready when it has to be closed, so that there is room for
-    /// others.
-    pub(super) fn poll_received(&self, place: &Place, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
+    /// The connection has received `bytes` more, perhaps 0. Ready when it has to be closed to make room for others.
+    pub(super) fn poll_received(
+        &self,
+        connection: &OpenConnection,
+        bytes: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut received = lock(&self.0);
         received.bytes += bytes;
         if bytes > 0
             && received.bytes > SHORT_INPUT_BYTES
-            && let Some(server) = place.server()
-            && let Some(client) = place.client()
+            && let Some(server) = connection.server()
+            && let Some(client) = connection.client()
         {
             let bytes = received.bytes;
-            let begin = || UnfinishedInput::begin(&server, client, &place.usage());
+            let begin = || UnfinishedInput::begin(&server, client, &connection.usage());
             received.counted.get_or_insert_with(begin).0.set(&server, bytes);
         }
         match &mut received.counted {

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use super::super::client_address::ClientAddress;
 use super::super::tls::{Handshake, HandshakeError};
 use super::answer::{ApiError, Response};
-use super::connections::{CONNECTIONS_MAX, Place};
+use super::connections::{CONNECTIONS_MAX, OpenConnection};
 use super::forward::Stated;
 use super::guard::answer_in_time;
 use super::listener::{HEAD_BYTES_MAX, Outcome};
@@ -76,10 +76,10 @@ async fn answer(shared: &Arc<Shared>, node: ClientAddress, request: Request<Inco
         return ApiError::bad_request("a forwarded request must state its client").into();
     };
     let peer = stated.peer(node);
-    let (place, closed) = Place::of_request(shared, peer.client.address);
-    let place = Arc::new(place);
+    let (connection, closed) = OpenConnection::of_request(shared, peer.client.address);
+    let connection = Arc::new(connection);
     tokio::select! {
-        response = answer_in_time(&place, &peer, Box::new(request)) => response,
+        response = answer_in_time(&connection, &peer, Box::new(request)) => response,
         _ = closed => ApiError::busy().into(),
     }
 }

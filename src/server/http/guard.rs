@@ -22,7 +22,7 @@ use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{ApiError, Response};
-use super::connections::Place;
+use super::connections::OpenConnection;
 use super::health;
 use super::peer::Peer;
 use super::routes::{answer, route_of};
@@ -55,12 +55,16 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
 /// handler would keep room for it while it waits.
-pub(super) async fn guard(place: &Arc<Place>, peer: &Peer, request: Box<Request<Incoming>>) -> Response {
-    place.shared.requests.add(1);
+pub(super) async fn guard(
+    connection: &Arc<OpenConnection>,
+    peer: &Peer,
+    request: Box<Request<Incoming>>,
+) -> Response {
+    connection.shared.requests.add(1);
     let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
     let peer = forwarded.as_ref().unwrap_or(peer);
-    let mut response = match check(&place.shared, peer, &request) {
-        Ok(()) => answer_in_time(place, peer, request).await,
+    let mut response = match check(&connection.shared, peer, &request) {
+        Ok(()) => answer_in_time(connection, peer, request).await,
         Err(error) => error.into(),
     };
     let headers =
@@ -71,11 +75,11 @@ pub(super) async fn guard(place: &Arc<Place>, peer: &Peer, request: Box<Request<
 
 /// Answers a request that was checked, here or by the node that forwards it.
 pub(super) async fn answer_in_time(
-    place: &Arc<Place>,
+    connection: &Arc<OpenConnection>,
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Response {
-    let answered = tokio::time::timeout(REQUEST_MAX, answer(place, peer, request)).await;
+    let answered = tokio::time::timeout(REQUEST_MAX, answer(connection, peer, request)).await;
     answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())
 }
 

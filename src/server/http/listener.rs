@@ -32,7 +32,7 @@ use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
 use super::super::workers::Workers;
-use super::connections::Place;
+use super::connections::OpenConnection;
 use super::forward::Forwarder;
 use super::forwarded;
 use super::guard::guard;
@@ -157,12 +157,12 @@ async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
-    let (place, closed) = Place::take(shared, address);
-    let place = Arc::new(place);
+    let (connection, closed) = OpenConnection::begin(shared, address);
+    let connection = Arc::new(connection);
     shared.accepted.add(1);
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = begin(&place, stream, address) => outcome,
+            outcome = begin(&connection, stream, address) => outcome,
             _ = closed => Err("it was closed for another one".into()),
         };
         if let Err(error) = outcome {
@@ -172,15 +172,19 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
 }
 
 /// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged.
-async fn client_behind(place: &Place, stream: &mut TcpStream, proxy: ClientAddress) -> Option<ClientAddress> {
+async fn client_behind(
+    connection: &OpenConnection,
+    stream: &mut TcpStream,
+    proxy: ClientAddress,
+) -> Option<ClientAddress> {
     match read_header(stream, HEAD_MAX, |_| ()).await {
         Ok(stated) => {
             let client = ClientAddress::behind(proxy, stated);
-            place.count_client(client);
+            connection.count_client(client);
             Some(client)
         }
         Err(error) => {
-            if place.shared.warnings.permits() {
+            if connection.shared.warnings.permits() {
                 warn!(peer = %proxy.socket(), %error, "HTTP connection closed");
             }
             None
@@ -192,12 +196,12 @@ pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is boxed, so
 /// that a connection takes the memory of one of them only.
-async fn begin(place: &Arc<Place>, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
-    let shared = &place.shared;
+async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
+    let shared = &connection.shared;
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
-    if place.client().is_none() {
-        let Some(client) = client_behind(place, &mut stream, peer).await else { return Ok(()) };
+    if connection.client().is_none() {
+        let Some(client) = client_behind(connection, &mut stream, peer).await else { return Ok(()) };
         address = client;
     }
     let local = stream.local_addr()?.ip().to_canonical();
@@ -212,11 +216,11 @@ async fn begin(place: &Arc<Place>, mut stream: TcpStream, peer: ClientAddress) -
         Some((_, terms)) if first[0] == TLS_HANDSHAKE => {
             let server = shared.stage().server();
             let handshake =
-                Handshake { terms, client: address, usage: place.usage(), server: server.as_deref() };
+                Handshake { terms, client: address, usage: connection.usage(), server: server.as_deref() };
             let (stream, names) = Box::pin(handshake.run(stream, BytesMut::new())).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            Box::pin(serve_requests(place, stream, peer)).await
+            Box::pin(serve_requests(connection, stream, peer)).await
         }
         Some((FirstBytes::Tls, _)) => {
             let answer = format!(
@@ -229,22 +233,22 @@ async fn begin(place: &Arc<Place>, mut stream: TcpStream, peer: ClientAddress) -
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            Box::pin(serve_requests(place, stream, peer)).await
+            Box::pin(serve_requests(connection, stream, peer)).await
         }
     }
 }
 
-pub(super) async fn serve_requests<S>(place: &Arc<Place>, stream: S, peer: Peer) -> Outcome
+pub(super) async fn serve_requests<S>(connection: &Arc<OpenConnection>, stream: S, peer: Peer) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(async |request| {
-        place.set_busy(true);
-        let response = guard(place, &peer, Box::new(request)).await;
-        place.set_busy(false);
-        place.input.complete();
+        connection.set_busy(true);
+        let response = guard(connection, &peer, Box::new(request)).await;
+        connection.set_busy(false);
+        connection.input.complete();
         if is_refusal(response.status()) {
-            let mut pauses = Pauses::new(place.usage());
+            let mut pauses = Pauses::new(connection.usage());
             pauses.begin(1);
             poll_fn(|context| pauses.poll(context)).await;
         }
@@ -252,7 +256,7 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
-    let stream = Bounded::new(stream, Arc::clone(&place.shared), Some(Arc::clone(place)));
+    let stream = Bounded::new(stream, Arc::clone(&connection.shared), Some(Arc::clone(connection)));
     http.serve_connection(TokioIo::new(stream), service).await?;
     Ok(())
 }

@@ -1,8 +1,7 @@
-//! Changes that the API makes: each is a request to the core like that of any other connection, and its answer may have to
-//! wait for the store.
+//! Requests of HTTP to the core: each is made like that of any other connection, and its answer may have to wait for the store.
 //!
-//! Invariant: each change has a connection of its own to the core, so the answer that comes is its own, and an administrator
-//! who revokes that session ends one change at most.
+//! Invariant: each request has a connection of its own to the core, so the answer that arrives is its own, and an administrator
+//! who revokes that session ends one request at most.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,13 +23,14 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const NO_SUCH_SESSION: &str = "there is no such session, or no longer; read the list of sessions again";
 
 /// A connection to the core for one request of HTTP, until it is dropped. Leased sessions outlive it.
-pub(super) struct Line<'a> {
+pub(super) struct Requester<'a> {
     server: &'a Server,
     session: Session,
     mailbox: Arc<Mailbox>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> Requester<'a> {
+    /// Opens a connection to the core, with this label in listings.
     pub(super) fn open(server: &'a Server, mailbox: Mailbox, label: Option<&[u8]>) -> Self {
         let (session, mailbox) = (server.core.open_session(), Arc::new(mailbox));
         server.core.join(session.id(), label, &mailbox);
@@ -46,7 +46,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for Requester<'_> {
     fn drop(&mut self) {
         // The connection itself holds nothing, so this is one step.
         while self.server.core.leave(self.session.id(), self.server.moment()) {}
@@ -59,14 +59,14 @@ pub(super) async fn request(
     mut requested: Requested,
     operation: &Operation<'_>,
 ) -> Result<Answer, ApiError> {
-    let line = Line::open(server, Mailbox::default(), Some(b"http"));
+    let requester = Requester::open(server, Mailbox::default(), Some(b"http"));
     let token = Token(1);
-    let call = Call { connection: line.connection(), ids: RequestIds::FIRST, token };
+    let call = Call { connection: requester.connection(), ids: RequestIds::FIRST, token };
     match requested.execute(server, call, operation, server.moment()) {
         Outcome::Answered(answer) => Ok(answer),
         Outcome::Refused(refusal) => Err(refused(operation, refusal)),
         Outcome::Waiting => {
-            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(line.mailbox(), token)).await;
+            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(requester.mailbox(), token)).await;
             requested.record(
                 server,
                 match &answer {
@@ -101,14 +101,14 @@ fn no_answer() -> ApiError {
         StatusCode::SERVICE_UNAVAILABLE,
         "no_answer",
         format!(
-            "the change was not stored within {} s and may still be; look whether it was made before it is repeated",
+            "the change was not stored within {} s and may still be; check whether it was made before you repeat it",
             ANSWER_MAX.as_secs()
         ),
     )
 }
 
-/// The error for a refusal of the core. What people read about a status is for those who acquire; an administrator reads something
-/// else.
+/// The error for a refusal of the core. The general advice for a status is for clients that acquire; administrators need another
+/// one in some cases.
 fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
     let advice = match refusal {

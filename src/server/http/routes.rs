@@ -15,7 +15,7 @@ use super::super::access::Ended;
 use super::access::{self, Permissions, permissions_of, require_token};
 use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
-use super::connections::Place;
+use super::connections::OpenConnection;
 use super::guard::REQUEST_MAX;
 use super::health;
 use super::leases;
@@ -118,14 +118,18 @@ pub(super) fn route_of(path: &str) -> Option<&'static Route> {
 }
 
 /// Answers a request that the guard has passed.
-pub(super) async fn answer(place: &Arc<Place>, peer: &Peer, request: Box<Request<Incoming>>) -> Response {
-    let shared = &place.shared;
+pub(super) async fn answer(
+    connection: &Arc<OpenConnection>,
+    peer: &Peer,
+    request: Box<Request<Incoming>>,
+) -> Response {
+    let shared = &connection.shared;
     let path = request.uri().path();
     let (is_get, is_post) =
         (matches!(*request.method(), Method::GET | Method::HEAD), *request.method() == Method::POST);
     if let Some(route) = route_of(path) {
         if is_post || route.is_read() && is_get {
-            return answer_api(route, place, peer, request).await.unwrap_or_else(Response::from);
+            return answer_api(route, connection, peer, request).await.unwrap_or_else(Response::from);
         }
         return wrong_method(request.method(), if route.is_read() { "GET,HEAD,POST" } else { "POST" });
     }
@@ -134,7 +138,7 @@ pub(super) async fn answer(place: &Arc<Place>, peer: &Peer, request: Box<Request
         file.is_some() || health::PATHS.contains(&path) || ["/metrics", openapi::PATH].contains(&path);
     // A probe needs no room.
     if !health::is_probe(request.method(), path) {
-        place.use_for_anything();
+        connection.use_for_anything();
     }
     match (path, file) {
         _ if !is_ours => no_such_path(path),
@@ -150,19 +154,19 @@ pub(super) async fn answer(place: &Arc<Place>, peer: &Peer, request: Box<Request
 
 async fn answer_api(
     route: &Route,
-    place: &Arc<Place>,
+    connection: &Arc<OpenConnection>,
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Response, ApiError> {
     // Boxed: what this takes is not kept while the request waits.
-    let answered = match Box::pin(receive(route, place, peer, request)).await? {
+    let answered = match Box::pin(receive(route, connection, peer, request)).await? {
         Received::Forwarded(response) => return Ok(response),
         Received::Whole(context) => (route.handler)(context),
     };
     let answer = match route.kind {
         Kind::Read => {
             let _permit =
-                place.shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
+                connection.shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
         // When its client closes the connection, nothing is half done.
@@ -183,17 +187,17 @@ enum Received {
 /// Authorizes a request and reads its body, and forwards it if this node does not lead.
 async fn receive(
     route: &Route,
-    place: &Arc<Place>,
+    connection: &Arc<OpenConnection>,
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Received, ApiError> {
-    let shared = &place.shared;
+    let shared = &connection.shared;
     let (head, body) = (*request).into_parts();
     let forwarder = shared.forwarder().filter(|_| route.is_served_by_every_node());
     if forwarder.is_none() {
         authorize(route, shared, peer, &head.headers)?;
     }
-    make_room(route, place, &head.headers);
+    make_room(route, connection, &head.headers);
     let query = head.uri.query().unwrap_or_default();
     let is_get = matches!(head.method, Method::GET | Method::HEAD);
     let body = match route.kind {
@@ -208,7 +212,7 @@ async fn receive(
             .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))??,
         Kind::Read | Kind::Change => read(&head.headers, body).await?,
     };
-    place.input.complete();
+    connection.input.complete();
     if let Some(forwarder) = forwarder
         && let Some(response) = forwarder.forward(shared, peer, &head, &body).await?
     {
@@ -217,9 +221,9 @@ async fn receive(
     // The client may have lost its rights while it sent the body.
     let permissions = authorize(route, shared, peer, &head.headers)?;
     let parameters = if is_get { Parameters::of_query(query)? } else { Parameters::of_json(&body)? };
-    let place = Arc::clone(place);
+    let connection = Arc::clone(connection);
     let token = access::shown_token(&head.headers);
-    Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), place, parameters }))
+    Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), connection, parameters }))
 }
 
 /// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.
@@ -245,12 +249,12 @@ fn authorize(
 
 /// Counts the connection for what the request needs: memory for a long body or a long answer, or perhaps time. Where there is no
 /// room for one more that waits, a request that does not wait is answered all the same.
-fn make_room(route: &Route, place: &Place, headers: &HeaderMap) {
+fn make_room(route: &Route, connection: &OpenConnection, headers: &HeaderMap) {
     let is_short = length_of(headers).is_none_or(|length| length <= LEASE_BODY_BYTES);
     if is_short && matches!(route.kind, Kind::Lease | Kind::Release) {
-        place.use_for_leases();
+        connection.use_for_leases();
     } else {
-        place.use_for_anything();
+        connection.use_for_anything();
     }
 }
 

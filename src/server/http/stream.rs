@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::connections::Place;
+use super::connections::OpenConnection;
 use super::shared::Shared;
 
 /// How long a client may take to receive an answer, once it takes less than there is.
@@ -21,14 +21,14 @@ pub(super) struct Bounded<S> {
     io: S,
     shared: Arc<Shared>,
     /// Where what is received counts; `None`: it is of another node.
-    place: Option<Arc<Place>>,
+    connection: Option<Arc<OpenConnection>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Bounded<S> {
-    pub(super) fn new(io: S, shared: Arc<Shared>, place: Option<Arc<Place>>) -> Self {
-        Self { io, shared, place, limit: None }
+    pub(super) fn new(io: S, shared: Arc<Shared>, connection: Option<Arc<OpenConnection>>) -> Self {
+        Self { io, shared, connection, limit: None }
     }
 
     /// Fails past the deadline of a leader: another may have granted what an answer says that its client holds.
@@ -61,8 +61,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, buffer);
-        if let Some(place) = &self.place
-            && place.input.poll_received(place, buffer.filled().len() - before, context).is_ready()
+        if let Some(connection) = &self.connection
+            && connection.input.poll_received(connection, buffer.filled().len() - before, context).is_ready()
         {
             return Poll::Ready(Err(io::Error::other("its request has to make room for others")));
         }

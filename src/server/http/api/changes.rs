@@ -206,7 +206,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
-    use super::super::super::connections::Place;
+    use super::super::super::connections::OpenConnection;
     use super::super::super::peer::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
@@ -222,7 +222,7 @@ mod tests {
             permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
             token: None,
             peer: Peer::of_test(),
-            place: Arc::new(Place::take(shared, Peer::of_test().client.address).0),
+            connection: Arc::new(OpenConnection::begin(shared, Peer::of_test().client.address).0),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }
     }

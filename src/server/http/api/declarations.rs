@@ -58,7 +58,7 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
     }
     context.check_read(Target::Prefix(Namespace::Semaphores, &prefix))?;
     let server = context.serving()?;
-    let _permit = context.place.shared.applying.try_acquire().map_err(|_| {
+    let _permit = context.connection.shared.applying.try_acquire().map_err(|_| {
         let message = "another document of declarations is being applied; repeat the request later";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).retry_after(RETRY_S)
     })?;

@@ -303,7 +303,7 @@ pub(in super::super) async fn tokens(mut context: Context) -> Answer {
         return Err(context.refuse(Right::Administer, Target::Server));
     }
     context.parameters.end()?;
-    let access = &context.place.shared.rules.access;
+    let access = &context.connection.shared.rules.access;
     let (tokens, now) = (access.tokens(), Clock::system().now().0);
     let mut all: Vec<_> = tokens.iter().collect();
     let used = |entry| UsedToken {

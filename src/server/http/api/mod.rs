@@ -13,7 +13,7 @@ use super::super::operations::{self, Requested};
 use super::super::state::Server;
 use super::access::{Permissions, Right, refuse};
 use super::answer::ApiError;
-use super::connections::Place;
+use super::connections::OpenConnection;
 use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Stage;
@@ -22,21 +22,22 @@ use signalbox_model::{Namespace, Operation, Quoted, Target};
 /// A request that passed the guard.
 pub(super) struct Context {
     pub(super) permissions: Permissions,
-    /// The token that gives them.
+    /// The token that gives them; `None`: the request has none.
     pub(super) token: Option<Box<[u8]>>,
     pub(super) peer: Peer,
-    pub(super) place: Arc<Place>,
+    /// The connection that has received the request.
+    pub(super) connection: Arc<OpenConnection>,
     pub(super) parameters: Parameters,
 }
 
 impl Context {
     fn server(&self) -> Result<Arc<Server>, ApiError> {
-        self.place.shared.server()
+        self.connection.shared.server()
     }
 
     /// The server, if it serves clients: one that is being stopped changes nothing.
     pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
-        match self.place.shared.stage() {
+        match self.connection.shared.stage() {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
         }
@@ -59,7 +60,7 @@ impl Context {
 
     /// The error for a client that does not have a right.
     pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
-        refuse(&self.place.shared, &self.peer, &self.permissions, right, target)
+        refuse(&self.connection.shared, &self.peer, &self.permissions, right, target)
     }
 }
 

@@ -50,7 +50,7 @@ struct Memory {
 }
 
 pub(in super::super) async fn status(context: Context) -> Answer {
-    let shared = &context.place.shared;
+    let shared = &context.connection.shared;
     let stage = shared.stage();
     let server = stage.server();
     context.check_read(Target::Server)?;
@@ -71,7 +71,7 @@ fn may_change(context: &Context) -> bool {
     if let Some(Identity::Token(_)) = context.permissions.identity() {
         return context.permissions.may(Right::Administer, Target::Anywhere);
     }
-    let (tokens, now) = (context.place.shared.rules.access.tokens(), Clock::system().now().0);
+    let (tokens, now) = (context.connection.shared.rules.access.tokens(), Clock::system().now().0);
     tokens
         .iter()
         .any(|entry| !entry.is_expired(now) && entry.rights.permit(Right::Administer, Target::Anywhere))
@@ -114,7 +114,7 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
     context.check_read(Target::Server)?;
     context.parameters.end()?;
     let mut refusals = statistics::object(&server, Object::Refusals);
-    refusals.insert("http_connections".to_owned(), context.place.shared.refused.value().into());
+    refusals.insert("http_connections".to_owned(), context.connection.shared.refused.value().into());
     Json::of(&refusals)
 }
 
@@ -167,7 +167,7 @@ struct ClusterNode {
 
 pub(in super::super) async fn cluster(context: Context) -> Answer {
     context.check_read(Target::Server)?;
-    let server = context.place.shared.stage().server();
+    let server = context.connection.shared.stage().server();
     let cluster = cluster_of(&context, server.as_ref());
     context.parameters.end()?;
     Json::of(&cluster)
@@ -175,8 +175,8 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
 
 /// `None`: this process is no node of a cluster.
 fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster> {
-    let cluster = &context.place.shared.cluster;
-    let node = context.place.shared.node();
+    let cluster = &context.connection.shared.cluster;
+    let node = context.connection.shared.node();
     let (leader, epoch) = node.and_then(NodeView::leader).unzip();
     let shown = |seen: SeenNode| ClusterNode {
         leads: leader.as_ref() == Some(&seen.name),

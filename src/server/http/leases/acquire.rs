@@ -9,7 +9,7 @@ use super::super::super::state::Server;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json, RETRY_S};
 use super::super::api::Context;
-use super::super::requester::{Line, status_of};
+use super::super::requester::{Requester, status_of};
 use super::claims::Wanted;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
@@ -18,20 +18,20 @@ use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, M
 use signalbox_model::{LeaseKey, Milliseconds, Namespace, Quoted, Refusal, Target};
 
 pub(in super::super) async fn acquire(context: Context) -> Answer {
-    let shared = Arc::clone(&context.place.shared);
+    let shared = Arc::clone(&context.connection.shared);
     shared.leases.note(acquire_uncounted(context).await)
 }
 
 async fn acquire_uncounted(mut context: Context) -> Answer {
     let server = context.serving()?;
-    let Begun { key, line, received, poll_ms } = begin(&mut context, &server)?;
-    let lines = [(key, line)];
-    let [(key, _)] = &lines;
+    let Begun { key, requester, received, poll_ms } = begin(&mut context, &server)?;
+    let requesters = [(key, requester)];
+    let [(key, _)] = &requesters;
     let (mut parking, mut is_over) = (None, poll_ms == 0);
     loop {
         let lease = server.core.keyed_lease(key, received);
         let Some(lease) = lease else {
-            let is_released = context.place.shared.leases.released().contains(key);
+            let is_released = context.connection.shared.leases.released().contains(key);
             return Err(if is_released { released() } else { refused(&server, Refusal::Revoked, &[]) });
         };
         match lease.state {
@@ -52,9 +52,9 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
         // Of the lease: the limits may have changed since it began.
         let parking = parking.get_or_insert_with(|| Parking::begin(&context, &server, poll_ms, lease.ttl_ms));
-        let woken = parking.wait(&lines).await.inspect_err(|error| {
+        let woken = parking.wait(&requesters).await.inspect_err(|error| {
             if error.status == StatusCode::FORBIDDEN {
-                leave_queue(&server, key, &lines);
+                leave_queue(&server, &requesters[0]);
             }
         })?;
         is_over |= woken == Woken::ToAnswer;
@@ -64,7 +64,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
 /// A request that the core has taken.
 struct Begun<'a> {
     key: LeaseKey,
-    line: Line<'a>,
+    requester: Requester<'a>,
     received: MonotonicMs,
     poll_ms: u32,
 }
@@ -82,7 +82,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
         let target = Target::Name(Namespace::Counters, want.name);
         return Err(context.refuse(Right::Acquire, target));
     }
-    if poll_ms > 0 && !context.place.use_for_leases() {
+    if poll_ms > 0 && !context.connection.use_for_leases() {
         return Err(ApiError::busy());
     }
     let ttl_ms = server.config().session.ttl_ms(wanted.ttl_ms.map(Milliseconds));
@@ -95,18 +95,18 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
         queueing: wanted.queueing(server),
         place: wanted.place,
     };
-    let line = Line::open(server, mailbox(context), None);
+    let requester = Requester::open(server, mailbox(context), None);
     let received = server.moment();
     let asked = {
         // Locked until the core has the request, so that a release is before it or after it.
-        let keys = context.place.shared.leases.released();
+        let keys = context.connection.shared.leases.released();
         if keys.contains(&key) {
             return Err(released());
         }
-        server.core.acquire_keyed(line.connection(), TOKEN, request, received)
+        server.core.acquire_keyed(requester.connection(), TOKEN, request, received)
     };
     match asked {
-        Ok(()) => Ok(Begun { key, line, received: received.monotonic, poll_ms }),
+        Ok(()) => Ok(Begun { key, requester, received: received.monotonic, poll_ms }),
         Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => {
             Err(context.refuse(Right::Acquire, Target::Anywhere))
         }
@@ -116,14 +116,12 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
 }
 
 /// Takes the request of a client that may no longer acquire its names out of the queue, as on the service ports.
-fn leave_queue(server: &Server, key: &LeaseKey, lines: &[(LeaseKey, Line<'_>)]) {
+fn leave_queue(server: &Server, (key, requester): &(LeaseKey, Requester<'_>)) {
     let now = server.moment();
     let is_queued = |lease: &KeyedLease| matches!(lease.state, KeyedState::Queued { .. });
-    if server.core.keyed_lease(key, now.monotonic).as_ref().is_some_and(is_queued)
-        && let [(_, line)] = lines
-    {
+    if server.core.keyed_lease(key, now.monotonic).as_ref().is_some_and(is_queued) {
         // No answer is needed.
-        server.core.close_keyed(line.connection(), TOKEN, key, false, now);
+        server.core.close_keyed(requester.connection(), TOKEN, key, false, now);
     }
 }
 

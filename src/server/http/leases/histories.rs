@@ -22,10 +22,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::super::super::clock::Clock;
 use super::super::super::expiry::expire;
 use super::super::super::state::Server;
-use super::super::connections::Place;
+use super::super::connections::OpenConnection;
 use super::super::listener::serve_requests;
 use super::super::peer::Peer;
-use super::super::requester::Line;
+use super::super::requester::Requester;
 use super::super::shared::{Shared, Stage};
 use crate::config::Config;
 use signalbox_core::{Call, Mailbox, NameHasher};
@@ -79,11 +79,11 @@ type Reply = (u16, Value);
 pub(super) fn connect(shared: &Arc<Shared>) -> DuplexStream {
     let (near, far) = duplex(64 * 1024);
     let peer = Peer::of_test();
-    let (place, closed) = Place::take(shared, peer.client.address);
-    let place = Arc::new(place);
+    let (connection, closed) = OpenConnection::begin(shared, peer.client.address);
+    let connection = Arc::new(connection);
     tokio::spawn(async move {
         let _closed = closed;
-        serve_requests(&place, far, peer).await
+        serve_requests(&connection, far, peer).await
     });
     near
 }
@@ -180,10 +180,10 @@ impl World {
     /// An operator revokes a grant. Its client learns of it in its next renewal, and before its lease is over.
     fn revoke(&self, grant: &Value) {
         let server = self.shared.stage().server().unwrap();
-        let line = Line::open(&server, Mailbox::default(), None);
+        let requester = Requester::open(&server, Mailbox::default(), None);
         let what = Revocation::Grant(GrantId(grant.as_str().unwrap().parse().unwrap()));
         let grace = Milliseconds((TTL_MS + self.below(TTL_MS)) as u32);
-        let call = Call { connection: line.connection(), ids: RequestIds::FIRST, token: super::TOKEN };
+        let call = Call { connection: requester.connection(), ids: RequestIds::FIRST, token: super::TOKEN };
         // It may be over already.
         server.core.execute(call, &Operation::Revoke { what, grace }, server.moment());
     }

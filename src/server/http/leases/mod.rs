@@ -34,7 +34,7 @@ use super::super::state::Server;
 use super::answer::{Answer, ApiError, Json};
 use super::api::Context;
 use super::query::Parameters;
-use super::requester::{ANSWER_MAX, Line, answer_to};
+use super::requester::{ANSWER_MAX, Requester, answer_to};
 pub(super) use acquire::acquire;
 use released::Released;
 pub(super) use renew::renew;
@@ -86,11 +86,11 @@ pub(super) async fn release(mut context: Context) -> Answer {
     let is_done = context.parameters.flag("done")?;
     context.parameters.end()?;
     let server = context.serving()?;
-    let line = Line::open(&server, waiting::mailbox(&context), None);
+    let requester = Requester::open(&server, waiting::mailbox(&context), None);
     let closed = {
         // Locked over both, so that no acquire comes in between and begins a lease afterwards.
-        let mut released = context.place.shared.leases.released();
-        let closed = server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment());
+        let mut released = context.connection.shared.leases.released();
+        let closed = server.core.close_keyed(requester.connection(), TOKEN, &key, is_done, server.moment());
         if closed != Outcome::Refused(Refusal::NotShared) {
             released.remember(&key, context.peer.client.address.key(), server.rules.shares.share());
         }
@@ -106,7 +106,7 @@ pub(super) async fn release(mut context: Context) -> Answer {
         }
         Outcome::Waiting => {
             // A release stands, stored or not.
-            let _ = timeout(ANSWER_MAX, answer_to(line.mailbox(), TOKEN)).await;
+            let _ = timeout(ANSWER_MAX, answer_to(requester.mailbox(), TOKEN)).await;
         }
         Outcome::Answered(_) | Outcome::Refused(_) => {}
     }

@@ -9,7 +9,7 @@ use super::super::super::state::Server;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::api::Context;
-use super::super::requester::Line;
+use super::super::requester::Requester;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, end_lost, key, poll_ms};
@@ -25,7 +25,7 @@ struct Renewed {
 }
 
 pub(in super::super) async fn renew(context: Context) -> Answer {
-    let shared = Arc::clone(&context.place.shared);
+    let shared = Arc::clone(&context.connection.shared);
     shared.leases.note(renew_uncounted(context).await)
 }
 
@@ -37,35 +37,35 @@ async fn renew_uncounted(mut context: Context) -> Answer {
     drop(parameters);
     let keys = keys(&texts)?;
     let server = context.serving()?;
-    if poll_ms > 0 && !context.place.use_for_leases() {
+    if poll_ms > 0 && !context.connection.use_for_leases() {
         return Err(ApiError::busy());
     }
     let received = server.moment();
     let may = |namespace, name: &[u8]| context.permissions.may(Right::Acquire, Target::Name(namespace, name));
-    let (mut lines, mut is_permitted) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+    let (mut requesters, mut is_permitted) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
     for key in keys {
-        let line = Line::open(&server, mailbox(&context), None);
-        let renewed = server.core.renew_keyed(line.connection(), TOKEN, &key, may, received);
+        let requester = Requester::open(&server, mailbox(&context), None);
+        let renewed = server.core.renew_keyed(requester.connection(), TOKEN, &key, may, received);
         is_permitted.push(renewed != Err(KeyedRefusal::NotPermitted));
-        lines.push((key, line));
+        requesters.push((key, requester));
     }
     if is_permitted.contains(&false) {
         // The answer says it of each lease.
         let _ = context.refuse(Right::Acquire, Target::Anywhere);
     }
     let views = || {
-        let of = |((key, _), is_permitted): (&(LeaseKey, Line<'_>), &bool)| {
+        let of = |((key, _), is_permitted): (&(LeaseKey, Requester<'_>), &bool)| {
             let view = view(&server, key, received.monotonic);
             if *is_permitted { view } else { view.not_permitted() }
         };
-        lines.iter().zip(&is_permitted).map(of).collect::<Vec<_>>()
+        requesters.iter().zip(&is_permitted).map(of).collect::<Vec<_>>()
     };
     let mut leases = views();
     if poll_ms > 0 && !leases.iter().any(|lease| lease.is_news) {
         let ttl_ms = leases.iter().filter_map(|lease| lease.ttl_ms).min().unwrap_or(0);
         let mut parking = Parking::begin(&context, &server, poll_ms, ttl_ms);
         loop {
-            let woken = parking.wait(&lines).await?;
+            let woken = parking.wait(&requesters).await?;
             leases = views();
             if woken == Woken::ToAnswer || leases.iter().any(|lease| lease.is_news) {
                 break;

@@ -1,4 +1,4 @@
-//! The wait of a request for news of its leases, and for the end of its rights.
+//! A request waits until its leases may have changed, its time is over, or its client has lost its rights.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,7 +12,7 @@ use super::super::super::state::Server;
 use super::super::access::{Right, refuse};
 use super::super::answer::ApiError;
 use super::super::api::Context;
-use super::super::requester::Line;
+use super::super::requester::Requester;
 use super::PARKED_MAX;
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
@@ -31,7 +31,7 @@ pub(super) fn mailbox(context: &Context) -> Mailbox {
 pub(super) struct Parking<'a> {
     context: &'a Context,
     server: &'a Server,
-    /// When it is answered at the latest.
+    /// When it must be answered.
     until: Instant,
     standing: Standing,
     new_rules: watch::Receiver<()>,
@@ -40,17 +40,17 @@ pub(super) struct Parking<'a> {
 /// Why a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// There may be news.
-    ByNews,
-    /// A newer request has one of the keys, or the time is over.
+    /// The state of a lease may have changed.
+    ByMessage,
+    /// The request must be answered now: a newer one has one of the keys, or the time is over.
     ToAnswer,
 }
 
 impl<'a> Parking<'a> {
-    /// Begins a wait of `poll_ms`, at most a third of the time to live, so that the client renews in time.
+    /// Begins a wait of `poll_ms` milliseconds, but at most a third of the time to live, so that the client renews in time.
     pub(super) fn begin(context: &'a Context, server: &'a Server, poll_ms: u32, ttl_ms: u32) -> Self {
         let parked = Duration::from_millis(poll_ms.min(ttl_ms / 3).into()).min(PARKED_MAX);
-        // First, so that nothing is missed in between.
+        // First, so that no change of the rules is missed.
         let new_rules = server.new_rules.subscribe();
         let client = &context.peer.client;
         let mut standing = Standing::of(&server.rules.access, client);
@@ -61,47 +61,48 @@ impl<'a> Parking<'a> {
         Self { context, server, until: Instant::now() + parked, standing, new_rules }
     }
 
-    /// Waits for a message to one of these connections. Fails when the client may no longer acquire what one of the leases has.
-    pub(super) async fn wait(&mut self, lines: &[(LeaseKey, Line<'_>)]) -> Result<Woken, ApiError> {
+    /// Waits for a message to one of these requesters, or until the time is over. Fails when the client may no longer acquire
+    /// what one of the leases has.
+    pub(super) async fn wait(&mut self, requesters: &[(LeaseKey, Requester<'_>)]) -> Result<Woken, ApiError> {
         let _parked = Parked::count(self.context, self.server);
         loop {
             tokio::select! {
-                woken = news(lines) => {
-                    // A server that is being stopped answers nothing else, so that the client asks the next one.
+                woken = message(requesters) => {
+                    // A server that is being stopped refuses the request, so that the client asks the next one.
                     return self.context.serving().map(|_| woken);
                 }
-                Ok(()) = self.new_rules.changed() => self.check_rights(lines)?,
+                Ok(()) = self.new_rules.changed() => self.check_rights(requesters)?,
                 () = tokio::time::sleep_until(self.until) => return Ok(Woken::ToAnswer),
             }
         }
     }
 
     /// The rules have changed: fails if the client may no longer acquire what one of its leases has.
-    fn check_rights(&mut self, lines: &[(LeaseKey, Line<'_>)]) -> Result<(), ApiError> {
+    fn check_rights(&mut self, requesters: &[(LeaseKey, Requester<'_>)]) -> Result<(), ApiError> {
         let peer = &self.context.peer;
         self.standing.refresh(&self.server.rules.access, &peer.client, peer.is_encrypted);
         let may = |namespace, name: &[u8]| self.standing.may(Right::Acquire, Target::Name(namespace, name));
-        if lines.iter().all(|(key, _)| self.server.core.keyed_names_pass(key, may)) {
+        if requesters.iter().all(|(key, _)| self.server.core.keyed_names_pass(key, may)) {
             return Ok(());
         }
         let permissions = self.standing.permissions();
-        Err(refuse(&self.context.place.shared, peer, permissions, Right::Acquire, Target::Anywhere))
+        Err(refuse(&self.context.connection.shared, peer, permissions, Right::Acquire, Target::Anywhere))
     }
 }
 
-/// Waits for a message. The core has the state of the lease.
-async fn news(lines: &[(LeaseKey, Line<'_>)]) -> Woken {
+/// Waits for a message to one of these requesters, and takes all of them. The core has the new state of the lease.
+async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     poll_fn(|context| {
         let mut woken = Poll::Pending;
-        for (_, line) in lines {
-            line.mailbox().set_reader(context.waker());
-            while let Some(message) = line.mailbox().take() {
+        for (_, requester) in requesters {
+            requester.mailbox().set_reader(context.waker());
+            while let Some(message) = requester.mailbox().take() {
                 let is_taken =
                     matches!(message, Message::Notice(Notice::AttachedElsewhere { .. }) | Message::Close);
                 if is_taken {
                     woken = Poll::Ready(Woken::ToAnswer);
                 } else if woken.is_pending() {
-                    woken = Poll::Ready(Woken::ByNews);
+                    woken = Poll::Ready(Woken::ByMessage);
                 }
             }
         }
@@ -115,7 +116,7 @@ struct Parked<'a>(&'a Context, &'a Server);
 
 impl<'a> Parked<'a> {
     fn count(context: &'a Context, server: &'a Server) -> Self {
-        context.place.shared.leases.parked.increment();
+        context.connection.shared.leases.parked.increment();
         server.count_busy(true);
         Self(context, server)
     }
@@ -123,7 +124,7 @@ impl<'a> Parked<'a> {
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.0.place.shared.leases.parked.decrement();
+        self.0.connection.shared.leases.parked.decrement();
         self.1.count_busy(false);
     }
 }

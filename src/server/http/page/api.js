@@ -84,7 +84,7 @@ export async function change(path, body) {
   try {
     return await post(path, body, CHANGE_MS);
   } catch (error) {
-    throw error.status === 0 ? new Refused(0, error.code, `${error.message}; look whether it was made before you repeat it`) : error;
+    throw error.status === 0 ? new Refused(0, error.code, `${error.message}; check whether it was made before you repeat it`) : error;
   }
 }
 
