@@ -46,14 +46,14 @@ pub struct CertificateRule {
     pub rights: Rights,
 }
 
-/// The text is no rule, or none of the allowed words.
+/// The text is not a rule, or not one of the allowed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRule;
 
 impl AccessConfig {
-    /// What clients may do that are anywhere and show neither a token nor a certificate: those of a rule for all addresses of a
-    /// family, or else anonymous ones.
-    pub fn rights_of_everybody(&self) -> Rights {
+    /// The rights that every client has, wherever it is, without a token and a certificate: those of a network rule for all
+    /// addresses of a family, or else the anonymous ones.
+    pub fn rights_of_every_client(&self) -> Rights {
         let anonymous = || self.anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE);
         let of_family = |any: IpAddr| {
             let rule = self.networks.iter().find(|rule| rule.network.is_everywhere(any));
@@ -148,7 +148,11 @@ mod tests {
                 networks: networks.iter().map(|rule| rule.parse().unwrap()).collect(),
                 ..AccessConfig::default()
             };
-            assert_eq!(access.rights_of_everybody(), expected.parse().unwrap(), "{anonymous:?} {networks:?}");
+            assert_eq!(
+                access.rights_of_every_client(),
+                expected.parse().unwrap(),
+                "{anonymous:?} {networks:?}"
+            );
         }
     }
 }

@@ -66,9 +66,9 @@ enum Source {
 pub(super) enum RelayedOver {
     /// TLS, which the relay begins with this proof.
     Tls(ChannelProof),
-    /// A network in which nobody forges connections.
+    /// A network in which no other program forges connections.
     Trusted,
-    /// A network in which somebody may have taken the place of the relay, so that the address gives no rights.
+    /// A network in which another program may pose as the relay, so that the address gives no rights.
     Untrusted,
 }
 

@@ -1,5 +1,5 @@
-//! The connections of a server, found by their ids: for messages to a connection, and for listings, whose entries lack in the
-//! core the address of the client and the time that is left of its lease.
+//! The connections of a server, by their ids: to send a message to one, and for listings. The core's entries of a listing have
+//! neither the address of the client nor the rest of its lease; they are added here.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) struct Peer {
 }
 
 impl Peers {
-    /// Enters a connection, until the returned entry is dropped.
+    /// Adds a connection, until the returned entry is dropped.
     pub(super) fn enter(&self, peer: Peer) -> PeerEntry {
         let session = peer.connection.session();
         self.with(|peers| peers.insert(session, peer));
@@ -36,7 +36,7 @@ impl Peers {
         self.find_session(connection.session())
     }
 
-    /// The connection with this session; `None`: it has ended, or the session is a leased one.
+    /// The connection whose own session this is; `None`: it has ended, or the session is leased.
     pub(super) fn find_session(&self, session: SessionId) -> Option<Peer> {
         self.with(|peers| peers.get(&session).cloned())
     }
@@ -99,18 +99,18 @@ impl Server {
         address.map(|address| address.to_string()).unwrap_or_default().into_bytes().into()
     }
 
-    /// The entry with its address, and how long its grant is held without a renewal.
-    pub(super) fn shown(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
+    /// Adds the address to an entry. Returns it with the time for which its grant is held without a renewal.
+    pub(super) fn with_address(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
         entry.address = self.address_text(connection);
         let held = entry.grant.filter(|_| entry.position == 0);
         let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
         (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
     }
 
-    /// As [`Self::shown`], of what a session holds or waits for.
+    /// As [`Self::with_address`], for what a session holds or waits for.
     pub(super) fn held_entry(&self, claimed: Claimed) -> HeldEntry<Box<[u8]>, Box<[u16]>> {
         let Claimed { namespace, name, is_held, listed } = claimed;
-        let (entry, ttl_left) = self.shown(listed);
+        let (entry, ttl_left) = self.with_address(listed);
         HeldEntry { namespace, name, is_held, ttl_left, entry }
     }
 }

@@ -1,9 +1,8 @@
-//! How many events of a kind there are in a second.
+//! The rate of events of a kind, per second.
 
 use tokio::time::Instant;
 
-/// A count of events that forgets: what was counted decays to 1/e in a second. With constantly so many events a second, it
-/// approaches this number.
+/// A count of events that decays to 1/e in a second. With a constant number of events per second, it approaches this number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     /// The count when the last event was noted.
@@ -13,13 +12,13 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// There were so many more events.
+    /// Adds this number of events.
     pub(super) fn note(&mut self, now: Instant, events: f64) {
         self.count = self.per_second(now) + events;
         self.last = Some(now);
     }
 
-    /// The events in a second.
+    /// The events per second.
     pub(super) fn per_second(self, now: Instant) -> f64 {
         self.last.map_or(0.0, |last| self.count * (-now.duration_since(last).as_secs_f64()).exp())
     }

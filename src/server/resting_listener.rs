@@ -11,7 +11,7 @@ use super::listener::Listener;
 use super::rate::Rate;
 use super::socket;
 
-/// From so many refusals a second on, the listener rests.
+/// The number of refusals per second from which on the listener rests.
 const MANY_REFUSALS: f64 = 1000.0;
 
 /// For this time, new connections wait in the kernel's queue, and are accepted together. Otherwise each one wakes the thread,

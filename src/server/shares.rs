@@ -26,11 +26,11 @@ use crate::config::Config;
 use signalbox_core::{ClientKey, ClientShare};
 use signalbox_model::Namespace;
 
-/// The shares of the clients of a process.
+/// The shares of all clients of a process.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     percent: AtomicU32,
-    /// How many short connections a second are divided into shares.
+    /// The number of short connections per second that is divided into shares.
     short_connections_max: AtomicU32,
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
@@ -57,7 +57,7 @@ pub(super) struct ConnectionLimit<'a> {
     pub(super) max: usize,
     /// The connections of all clients, without the one that is to be counted.
     pub(super) in_use: usize,
-    /// Connections of these count.
+    /// The kinds of connections that count.
     pub(super) of: &'a [Listening],
 }
 
@@ -86,18 +86,18 @@ struct Clients {
 struct Client {
     /// Its connections, in the order of [`Listening`].
     connections: [u32; 4],
-    /// Those of its connections that ended soon.
+    /// Its connections that ended soon.
     short_connections: Rate,
     usage: Arc<ClientUsage>,
 }
 
-/// What the connections of one client have together.
+/// The usage that the connections of one client share.
 #[derive(Debug)]
 pub(super) struct ClientUsage {
     /// One permit for each of its connections that may work on a long request.
     turns: Arc<Semaphore>,
-    /// What its plain holdings and its unfinished input take of the memory, in bytes. Each connection reports changes of its
-    /// holdings above [`BYTES_UNREPORTED_MAX`].
+    /// The memory of its plain holdings and its unfinished input, in bytes. Each connection reports changes of its holdings above
+    /// [`BYTES_UNREPORTED_MAX`].
     bytes: AtomicUsize,
     /// One permit for each handshake of TLS that it may have in progress.
     handshakes: Arc<Semaphore>,
@@ -105,27 +105,27 @@ pub(super) struct ClientUsage {
     slowed_until: Mutex<Option<Instant>>,
 }
 
-/// A connection of a service port that ends within this time is short. A client that opens and closes connections without end keeps the thread
-/// busy that accepts them, and the workers. While they last longer, the limit on connections at a time is enough.
+/// A connection of a service port that ends within this time is short. A client that opens and closes connections without end
+/// keeps the accepting thread and the workers busy. For longer connections, the limit on connections at a time is enough.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// An unfinished handshake counts as so many short connections, however long it lasts: it costs the server more, also where
+/// An unfinished handshake counts as this many short connections, however long it lasts: it costs the server more, even if
 /// nothing is computed for it.
 const UNFINISHED_AS_SHORT: f64 = 10.0;
 
-/// At so few short connections a second, a client is forgotten.
+/// A client with at most this rate of short connections, in connections per second, is forgotten.
 const FEW: f64 = 0.5;
 
-/// Clients of which at most as many are remembered without a look at who still needs it.
+/// Up to this number of clients, none is forgotten.
 const CLIENTS_LEAST: usize = 64;
 
-/// By how much each request that a client should not have sent slows it down, over all of its connections together.
+/// How much each refused request slows its client down, over all of its connections together.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest pause of one connection. The server also notices its end only after that.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How many bytes of its holdings a connection may not have reported yet, so that a pair of Acquire and Release reports
+/// The change of its holdings, in bytes, that a connection does not report yet, so that a pair of Acquire and Release reports
 /// nothing.
 const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
@@ -133,9 +133,9 @@ const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 /// takes 100 ms.
 const HANDSHAKES: usize = 32;
 
-/// How long a handshake that the client does not complete is in progress at least, also if it has closed the connection: as
-/// long as a handshake may take, so that it gains nothing by that. Signatures for it then take no more than some milliseconds
-/// of each second.
+/// The minimum time for which a handshake counts as in progress that the client does not complete, even if it has closed the
+/// connection: the longest time of a handshake, so that closing gains nothing. Signatures for one client then take at most a few
+/// milliseconds of each second.
 const HANDSHAKE_LEAST: Duration = Duration::from_secs(10);
 
 impl Default for ClientUsage {
@@ -151,24 +151,24 @@ impl Default for ClientUsage {
 
 impl ClientUsage {
     /// Waits until the client may have another handshake in progress.
-    pub(super) async fn begin_handshake(&self) -> HandshakePlace {
+    pub(super) async fn begin_handshake(&self) -> HandshakePermit {
         // It fails only if the semaphore was closed, and nothing closes it.
-        HandshakePlace { place: Arc::clone(&self.handshakes).acquire_owned().await.ok(), busy_until: None }
+        HandshakePermit { permit: Arc::clone(&self.handshakes).acquire_owned().await.ok(), busy_until: None }
     }
 
-    /// In bytes, what its plain holdings and its unfinished input take of the memory.
+    /// The memory of its plain holdings and its unfinished input, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Something of the client takes other bytes of the memory than before.
+    /// A part of this memory was `before` bytes, and is `now` bytes.
     pub(super) fn replace_bytes(&self, before: usize, now: usize) {
         self.bytes.fetch_add(now, Ordering::Relaxed);
         self.bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Some requests were refused, or took the place of what the client had. Returns until when the connection that sent
-    /// them reads nothing.
+    /// This number of requests were refused, or replaced what the client had. Returns until when the connection that sent them
+    /// must not read.
     fn slow_down(&self, requests: u32) -> Instant {
         let now = Instant::now();
         let mut slowed_until = lock(&self.slowed_until);
@@ -179,16 +179,16 @@ impl ClientUsage {
     }
 }
 
-/// A handshake in progress of a client, until it is dropped; if it has cost the server a signature and was not completed, for
-/// longer.
+/// A client's permit for a handshake in progress. It is returned when this is dropped; if the handshake has cost the server a
+/// signature and was not completed, later.
 #[derive(Debug)]
-pub(super) struct HandshakePlace {
-    place: Option<OwnedSemaphorePermit>,
-    /// Until when it is in progress although the connection ends.
+pub(super) struct HandshakePermit {
+    permit: Option<OwnedSemaphorePermit>,
+    /// Until when the handshake counts as in progress, although its connection may end earlier.
     busy_until: Option<Instant>,
 }
 
-impl HandshakePlace {
+impl HandshakePermit {
     /// The server works for the handshake from now on.
     pub(super) fn begin_work(&mut self) {
         self.busy_until = Some(Instant::now() + HANDSHAKE_LEAST);
@@ -200,22 +200,22 @@ impl HandshakePlace {
     }
 }
 
-impl Drop for HandshakePlace {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        if let (Some(place), Some(until)) = (self.place.take(), self.busy_until)
-            // There is none when the thread ends.
+        if let (Some(permit), Some(until)) = (self.permit.take(), self.busy_until)
+            // When the thread ends, there is no runtime.
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
                 sleep_until(until).await;
-                drop(place);
+                drop(permit);
             });
         }
     }
 }
 
-/// The pauses of one connection after requests that were refused because of a share or a right. All connections of a client share one
-/// schedule, so that a client that asks in vain costs others no more over many connections than over one.
+/// The pauses of one connection after requests that were refused because of a share or a right. All connections of a client share
+/// one schedule, so that refused requests over many connections cost other clients no more than over one.
 #[derive(Debug)]
 pub(super) struct Pauses {
     usage: Arc<ClientUsage>,
@@ -232,7 +232,7 @@ impl Pauses {
         Self { usage, timer: None }
     }
 
-    /// The client is slowed down for so many requests of the connection.
+    /// The client is slowed down for this number of requests of the connection.
     pub(super) fn begin(&mut self, requests: u32) {
         if requests > 0 {
             self.timer = Some(Box::pin(sleep_until(self.usage.slow_down(requests))));
@@ -250,11 +250,11 @@ impl Pauses {
     }
 }
 
-/// What the plain holdings of a connection count for in the memory of its client, until it is dropped.
+/// The memory of the plain holdings of a connection, which counts for its client until this is dropped.
 #[derive(Debug)]
 pub(super) struct HoldingBytes {
     usage: Arc<ClientUsage>,
-    /// A part of those of the client.
+    /// The bytes that the usage of the client contains.
     reported: usize,
 }
 
@@ -263,7 +263,7 @@ impl HoldingBytes {
         Self { usage, reported: 0 }
     }
 
-    /// The connection has so many now.
+    /// Sets the number of bytes now.
     pub(super) fn set(&mut self, bytes: usize) {
         if bytes.abs_diff(self.reported) > BYTES_UNREPORTED_MAX {
             self.report(bytes);
@@ -306,7 +306,7 @@ impl From<Namespace> for Listening {
 }
 
 impl Counted {
-    /// What the connections of the client have together.
+    /// The usage that the connections of the client share.
     pub(super) fn usage(&self) -> &Arc<ClientUsage> {
         &self.usage
     }
@@ -359,8 +359,8 @@ impl Shares {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection for its client, unless that has its share of this limit or has opened and closed too many
-    /// connections: then the refusal is noted, and the connection has to be closed.
+    /// Counts a connection for its client. `None`: the client has its share of this limit, or has opened and closed too many
+    /// connections; the refusal is noted, and the connection has to be closed.
     pub(super) fn enter(
         self: &Arc<Self>,
         client: ClientAddress,
@@ -440,7 +440,7 @@ impl Clients {
 }
 
 impl Client {
-    /// Whether something would be forgotten without its entry.
+    /// Whether the entry contains something that must not be forgotten.
     fn is_needed(&self, now: Instant) -> bool {
         self.connections != [0; _]
             || self.short_connections.per_second(now) > FEW
@@ -463,7 +463,7 @@ impl Turns {
     /// Ready when the connection may take a step of a long request.
     pub(super) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.turn.is_none() {
-            // There is none only if the semaphore was closed, and nothing closes it.
+            // Fails only if the semaphore was closed, and nothing closes it.
             self.turn = ready!(self.of_client.poll_acquire(context));
         }
         Poll::Ready(())
@@ -495,7 +495,7 @@ mod tests {
         ClientAddress::of_peer(SocketAddr::from((Ipv4Addr::from_bits(number), 1)))
     }
 
-    /// Shares of so many percent, and of 1,000 short connections a second.
+    /// Shares of this percentage, with a limit of 1,000 short connections per second.
     fn shares(percent: u32) -> Arc<Shares> {
         let shares = Arc::<Shares>::default();
         let config = Config { client_share: percent, short_connections: 1_000, ..Config::default() };
@@ -503,7 +503,7 @@ mod tests {
         shares
     }
 
-    /// Over as many connections as it likes, a client is refused no more often than over one.
+    /// Over many connections, a client is refused no more often than over one.
     #[tokio::test(start_paused = true)]
     async fn refusals_slow_a_client_down_over_all_of_its_connections() {
         let usage = Arc::new(ClientUsage::default());
@@ -549,7 +549,7 @@ mod tests {
         // Alone, it gets half of the limit.
         let flood = open_and_close(&shares, one, 100_000, ms(1) / 10).await;
         assert!((4_900..5_300).contains(&flood), "{flood} of 100,000 in 10 s");
-        // Beside it, another one has its share at once, and so has it then, because more than half is in use.
+        // A second client gets its share at once; then the first one has only its share too, because more than half is in use.
         let mut both = [0; 2];
         for _ in 0..50_000 {
             both[0] += open_and_close(&shares, one, 1, ms(1) / 10).await;
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clients_are_forgotten_when_they_open_nothing_any_more() {
+    async fn clients_are_forgotten_when_they_no_longer_open_connections() {
         let shares = shares(12);
         for number in 0..10_000 {
             open_and_close(&shares, client(number), 3, Duration::from_micros(300)).await;

@@ -39,7 +39,7 @@ const STEP_ANSWERS: usize = 64;
 /// manager waits for 10 s (`etc/signalbox.service`).
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Session numbers of a run start at its epoch, shifted by so many bits, so that no run gives out those of another.
+/// Session numbers of a run start at its epoch, shifted left by this number of bits, so that no two runs use the same ones.
 const SESSION_EPOCH_SHIFT: u32 = 32;
 
 /// Why the records of a store could not be restored.

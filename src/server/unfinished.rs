@@ -1,7 +1,7 @@
 //! Unfinished input: the starts of long requests, also of HTTP, and handshakes of TLS, that clients have not completed.
 //!
-//! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client, and where the
-//! server has too little memory, or the client its share of it, the connections are closed whose input began first.
+//! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client. If the server has
+//! too little memory, or the client has its share of it, the connections are closed whose input began first.
 //!
 //! Invariant: an eighth of the memory, and of a share, remains for such input, so that releases of long names arrive.
 
@@ -18,13 +18,13 @@ use super::state::Server;
 use signalbox_core::ClientKey;
 use signalbox_model::ReachedLimit;
 
-/// One in so many bytes of the memory, and of a share of it, remains for unfinished input.
+/// 1/8 of the memory, and of a share of it, remains for unfinished input.
 const PART: usize = 8;
 
-/// Connections that are closed in one step. Each closes more than one began since the last step, and none takes long.
+/// The number of connections that are closed in one step: more than begin between two steps, and few enough to take little time.
 const CLOSED_AT_ONCE: usize = 32;
 
-/// A request of at most as many bytes need not count. Headers of proxies are shorter.
+/// A request of at most this many bytes does not count. Headers of proxies are shorter.
 pub(super) const SHORT_INPUT_BYTES: usize = 4 * 1024;
 
 /// The unfinished input of a server.
@@ -43,7 +43,7 @@ struct Inputs {
 struct OfClient {
     usage: Arc<ClientUsage>,
     bytes: usize,
-    /// In the order in which they began.
+    /// By their numbers, so in the order in which they began.
     inputs: BTreeMap<u64, Input>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct UnfinishedInput {
 }
 
 impl UnfinishedInput {
-    /// An input of this client begins.
+    /// An input of this client begins. Also returns what is ready when its connection has to be closed.
     pub(super) fn begin(server: &Server, client: ClientAddress, usage: &Arc<ClientUsage>) -> (Self, Closed) {
         let unfinished = Arc::clone(&server.unfinished);
         let (open, closed) = oneshot::channel();
@@ -116,7 +116,7 @@ impl Unfinished {
 }
 
 impl Inputs {
-    /// Does nothing if the input was removed, which its connection is about to learn.
+    /// Does nothing if the input was removed to make room: its connection is about to be closed.
     fn resize(&mut self, client: ClientKey, number: u64, bytes: usize) {
         let Some(of_client) = self.clients.get_mut(&client) else { return };
         let Some(input) = of_client.inputs.get_mut(&number) else { return };

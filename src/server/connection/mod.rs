@@ -282,7 +282,7 @@ where
             lack,
             tally: Tally::default(),
             extended_requests: 0,
-            excesses: Cell::new(0),
+            slowing_requests: Cell::new(0),
         };
         let mut executed = 0_usize;
         let mut stream = None;
@@ -311,7 +311,7 @@ where
             }
         }
         executor.record_commands();
-        self.pauses.begin(executor.excesses.get());
+        self.pauses.begin(executor.slowing_requests.get());
         self.holding_bytes.set(session.bytes());
         self.activity = match stream {
             Some(response) => Activity::streaming(response, frames, end),

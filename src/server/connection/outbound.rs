@@ -54,7 +54,7 @@ impl Outbound {
         self.buffer.is_empty()
     }
 
-    /// Whether so much output waits that nothing more may be read.
+    /// Whether too much output waits to read more.
     pub(super) fn is_full(&self, is_memory_exhausted: bool) -> bool {
         self.buffer.len() - self.written
             > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }

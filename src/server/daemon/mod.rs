@@ -113,7 +113,7 @@ fn serve(
         let mut node = cluster.join(&addresses, relays)?;
         outgoing = config.cluster.relays().then(|| Arc::new(node.outgoing(config, &workers)));
         http.join(node.view.clone(), outgoing.as_ref());
-        let stopped = signals.obey(None, &rules, options, config, log);
+        let stopped = signals.handle(None, &rules, options, config, log);
         match lead(runtime, &mut node, &listeners, outgoing.as_ref(), stopped) {
             Ok(Some(term)) => leader = Some((node, term)),
             not_leading => {
@@ -162,7 +162,7 @@ fn serve(
         systemd::notify_ready();
         let serve = async {
             let handover = tokio::select! {
-                () = signals.obey(Some(&server), &rules, options, config, log) => None,
+                () = signals.handle(Some(&server), &rules, options, config, log) => None,
                 Ok(handover) = prepared => Some(handover),
             };
             http.drain();
@@ -193,7 +193,7 @@ fn serve(
     service.end();
     if let Some((_, node)) = &mut leader {
         if workers.end(WORKERS_END_MAX) {
-            node.has_no_clients();
+            node.stop_guard();
             let successor = handover.and_then(handover::Handover::complete);
             runtime.block_on(node.leave(successor));
         } else {

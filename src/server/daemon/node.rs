@@ -1,6 +1,6 @@
 //! A node of a cluster: it joins, waits until it leads, serves clients, and leaves. When it no longer leads, it kills its process.
 //!
-//! A thread, [`take_part`], drives the state machine `signalbox_cluster::leadership`, with a connection to etcd of its own, so
+//! A thread, [`run_leadership`], drives the state machine `signalbox_cluster::leadership`, with a connection to etcd of its own, so
 //! that a slow commit delays no renewal. The thread writes no log, because that may block; it sends events to the daemon instead.
 
 use std::collections::BTreeSet;
@@ -44,8 +44,8 @@ use signalbox_storage::FORMAT;
 /// How often the guards check the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 
-/// For how many periods relays may be open after their deadline. Together with the end of the process, that must be shorter
-/// than the time by which the lease duration exceeds the renew deadline.
+/// The number of periods for which relays may be open after their deadline. Together with the end of the process, that must be
+/// shorter than the time by which the lease duration exceeds the renew deadline.
 const OVERDUE_PERIODS_MAX: u32 = 3;
 
 /// The log line when relays do not close.
@@ -67,12 +67,12 @@ pub(super) struct Prepared {
 pub(super) struct Node {
     keys: Keys,
     timing: Timing,
-    /// To the thread of the leadership, and from it.
+    /// Inputs to the thread of the leadership, and events from it.
     inputs: Sender<Input>,
     events: UnboundedReceiver<Event>,
     /// Clones of it have connections of their own: a slow commit must not delay a renewal.
     etcd: EtcdClient,
-    /// Whether the node leaves, so that its process is no longer killed when it does not lead.
+    /// Whether the node leaves the cluster: then the process is not killed when the leadership ends.
     is_leaving: Arc<AtomicBool>,
     incarnation: Incarnation,
     /// For handovers.
@@ -153,11 +153,11 @@ impl Prepared {
         let (client, fence, relays) = (etcd.clone(), view.fence.clone(), view.relays.clone());
         thread::Builder::new()
             .name("leadership".to_owned())
-            .spawn(move || take_part(machine, client, &fence, &relays, &received, report))?;
+            .spawn(move || run_leadership(machine, client, &fence, &relays, &received, report))?;
         if config.relays() {
             guard_relays(view.relays.clone())?;
         }
-        inspect(inspector.clone(), &keys, timing)?;
+        warn_about_etcd(inspector.clone(), &keys, timing)?;
         info!(cluster = keys.prefix(), node = view.name, "joining the cluster");
         let inspector = Persistent::new(inspector, config.etcd.len());
         Ok(Node {
@@ -230,8 +230,8 @@ impl Node {
         )
     }
 
-    /// Closes all relayed connections for good. If that fails, it kills the process, which has not left the cluster then, so
-    /// that a new leader waits for it.
+    /// Closes all relayed connections for good. If that fails, this kills the process before it has left the cluster, so that a
+    /// new leader waits for it.
     pub(super) async fn close_relays(&self) {
         if let Err(stuck) = self.view.relays.close().await {
             ending::end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
@@ -254,7 +254,7 @@ impl Node {
         Some(RelayPort { listener, secret, epoch: term.epoch, is_node })
     }
 
-    /// Waits until no other node relays clients to a leader before this one (invariant C5).
+    /// Waits until no other node relays clients to an earlier leader (invariant C5).
     pub(super) async fn await_relays(&mut self, term: Term) {
         let poller = self.view.members.as_ref().expect("a node that leads is eligible");
         poller.set_fast(true);
@@ -269,7 +269,7 @@ impl Node {
                     error!(
                         nodes = nodes.join(" "),
                         "these nodes send heartbeats, but do not report that they have closed the connections that they relayed \
-                         to the leader before; their clients may believe that they still hold something; check that these \
+                         to the earlier leader; their clients may believe that they still hold resources; check that these \
                          nodes receive etcd's answers, and restart them"
                     );
                     break;
@@ -318,9 +318,9 @@ impl Node {
         }
     }
 
-    /// The last connection of a client is closed, so no client depends on the leadership, and the process is not killed if that
-    /// ends.
-    pub(super) fn has_no_clients(&self) {
+    /// Stops the guard of the leadership: the last connection of a client is closed, so no client depends on the leadership, and
+    /// the process is not killed when that ends.
+    pub(super) fn stop_guard(&self) {
         self.is_leaving.store(true, Ordering::Release);
         // Nothing more is written to any client.
         self.view.fence.set(BootTime::default());
@@ -329,7 +329,7 @@ impl Node {
     /// Leaves the cluster. `successor` can lead at once, or any node if that is `None`. No client may have a connection to this
     /// node.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
-        self.has_no_clients();
+        self.stop_guard();
         // The thread may have ended already, and has reported it.
         let _ = self.inputs.send(Input::Release(successor));
         let limit = Instant::now() + self.timing.request_timeout() * 4;
@@ -346,7 +346,7 @@ impl Node {
         event
     }
 
-    /// Logs an event. The daemon ends with the other endings as its error.
+    /// Logs an event. Endings that are not logged are the error with which the daemon ends.
     fn log(&self, event: &Event) {
         let node = &self.view.name;
         match event {
@@ -382,8 +382,8 @@ fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Adverti
     Advertised { counters: of(Namespace::Counters), semaphores: of(Namespace::Semaphores) }
 }
 
-/// The error of a node that has ended before it led. Errors that a restart cannot fix have exit statuses of their own, because a
-/// supervisor should not restart the node then.
+/// The error of a node that has ended before it led. Errors that a restart cannot fix have exit statuses of their own, so that a
+/// supervisor does not restart the node.
 fn not_joined(ending: &Ending) -> DaemonError {
     let problem = ending.to_string();
     match ending {
@@ -399,7 +399,7 @@ fn not_joined(ending: &Ending) -> DaemonError {
 }
 
 /// Drives the state machine of the leadership until it ends.
-fn take_part(
+fn run_leadership(
     mut machine: Machine,
     mut etcd: EtcdClient,
     fence: &Fence,
@@ -506,8 +506,8 @@ fn kill_process(reason: String) -> ! {
     )
 }
 
-/// Logs warnings about etcd, in a thread of its own.
-fn inspect(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
+/// Inspects etcd, and logs warnings about it, in a thread of its own.
+fn warn_about_etcd(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
     let expected = Expected::of(keys, timing.renew_deadline());
     thread::Builder::new().name("etcd-check".to_owned()).spawn(move || {
         for warning in inspector.inspect(&expected).1 {

@@ -183,18 +183,18 @@ fn cannot_open(key: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Daem
     move |source| DaemonError::Output { key, path: path.to_owned(), source }
 }
 
-/// Warns of a server that anybody on the network may use.
+/// Warns about a server that every client on the network may use.
 fn warn_if_open(config: &Config) {
     let is_remote =
         |bind: &[IpAddr]| bind.is_empty() || bind.iter().any(|ip| !ip.to_canonical().is_loopback());
     let is_reachable = is_remote(&config.bind) || (config.http.enable && is_remote(&config.http.bind));
     let needs_certificates =
         config.tls.client_cert == ClientCert::Required && config.tls.plain != PlainRule::Allow;
-    let everybody = config.access.rights_of_everybody();
-    if !is_reachable || needs_certificates || !everybody.include(&Rights::READ_AND_ACQUIRE) {
+    let rights = config.access.rights_of_every_client();
+    if !is_reachable || needs_certificates || !rights.include(&Rights::READ_AND_ACQUIRE) {
         return;
     }
-    let rights = everybody.words();
+    let rights = rights.words();
     warn!(
         rights,
         "every client that reaches this server has these rights on everything, without a token or a certificate; limit that \

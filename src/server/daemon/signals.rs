@@ -31,10 +31,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on. Signals that come before [`obey`](Self::obey) are handled then.
+    /// Listens from now on. Signals that come before [`handle`](Self::handle) are handled then.
     pub(super) fn listen() -> io::Result<Self> {
         // The process gets this signal when a file reaches its size limit, and by default the signal ends it. After one
-        // handler was registered, it does not any more: the write fails, as on a full disk, and its caller handles that.
+        // handler was registered, it no longer does: the write fails, as on a full disk, and its caller handles that.
         drop(signal(SignalKind::from_raw(SIGXFSZ as i32))?);
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -46,7 +46,7 @@ impl Signals {
 
     /// Handles signals until one stops the daemon. `server`: `None` while another node leads. `started` is the configuration
     /// that the process was started with.
-    pub(super) async fn obey(
+    pub(super) async fn handle(
         &mut self,
         server: Option<&Server>,
         rules: &Rules,

@@ -12,8 +12,7 @@ use super::extended_state::ExtendedState;
 use super::response_stream::ResponseStream;
 use super::rights;
 use signalbox_core::{Claim, Session};
-use signalbox_model::{Limit, Refusal, Status};
-use signalbox_model::{ReachedLimit, UnixSeconds};
+use signalbox_model::{Limit, ReachedLimit, Refusal, Status, UnixSeconds};
 use signalbox_protocol::{Frame, FrameClass, Request, Response};
 
 /// What the connection does after a frame was executed.
@@ -35,13 +34,13 @@ pub(in crate::server) struct Executor<'a> {
     pub(in crate::server) session: &'a mut Session,
     pub(in crate::server) extended: &'a mut ExtendedState,
     pub(in crate::server) now: UnixSeconds,
-    /// The limit on memory because of which plain Acquires are refused. The core refuses the rest.
+    /// The limit on memory because of which plain Acquires are refused; `None`: there is enough. The core refuses other requests.
     pub(in crate::server) lack: Option<ReachedLimit>,
     pub(in crate::server) tally: Tally,
     /// Extended requests executed so far.
     pub(in crate::server) extended_requests: usize,
-    /// Requests for which the client is slowed down: it has its share, or lacks the right.
-    pub(in crate::server) excesses: Cell<u32>,
+    /// The number of requests for which the client is slowed down: it has its share, or lacks the right.
+    pub(in crate::server) slowing_requests: Cell<u32>,
 }
 
 impl Executor<'_> {
@@ -110,9 +109,9 @@ impl Executor<'_> {
         true
     }
 
-    /// The client is to be slowed down for a request.
+    /// Has the client slowed down for a request.
     pub(super) fn slow_down(&self) {
-        self.excesses.set(self.excesses.get().saturating_add(1));
+        self.slowing_requests.set(self.slowing_requests.get().saturating_add(1));
     }
 
     /// Counts and logs a request that is refused because the client lacks a right.

@@ -31,7 +31,7 @@ const FEATURES: Features = Features::GRANTS
 /// How a valid request is answered.
 pub(super) enum Execution<'a> {
     Response(ExtendedResponse<'a>),
-    /// To Where.
+    /// The addresses of the nodes, for Where.
     Where,
     Answer(Answer),
     /// By a message of the core, later.
@@ -42,8 +42,8 @@ pub(super) enum Execution<'a> {
 const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
 
 impl Executor<'_> {
-    /// Executes an extended request as [`execute`](Self::execute) does. A run of them yields after some, as each may take
-    /// much work.
+    /// Executes an extended request as [`execute`](Self::execute) does. After several of them, the connection yields, as each may
+    /// take much work.
     #[cold]
     pub(super) fn execute_extended(
         &mut self,
@@ -57,7 +57,7 @@ impl Executor<'_> {
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             if let Extended::Hello { credentials, .. } = request {
-                // First, because its shares are counted for the identity that it proves.
+                // First, because the shares of the connection are counted for the identity that this proves.
                 self.authenticate(credentials, out)?;
             }
             self.extended.join(self.server);
@@ -90,7 +90,7 @@ impl Executor<'_> {
         self.yield_after_some()
     }
 
-    /// What follows a request, as each may take much work.
+    /// The next step after a request, as each may take much work.
     pub(super) fn yield_after_some(&mut self) -> NextStep {
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
@@ -118,8 +118,8 @@ impl Executor<'_> {
         Err(Denial::Status(Status::NotPermitted))
     }
 
-    /// The right that a request needs which would renew the lease, if the client lacks it for a name that its session holds or
-    /// waits for.
+    /// If this request would renew the lease, but the client may no longer acquire a name that its session holds or waits for:
+    /// the right that the request needs.
     fn missing_in_session<'a>(&mut self, request: &Extended<'a>) -> Option<rights::Needed<'a>> {
         let is_renewal = matches!(
             request,
@@ -128,7 +128,7 @@ impl Executor<'_> {
         if !is_renewal || !self.extended.lacks_rights {
             return None;
         }
-        // It may have been released since.
+        // The name may have been released since.
         self.extended.check_names(self.server);
         if self.extended.lacks_rights { rights::needed(request) } else { None }
     }
@@ -352,13 +352,14 @@ impl Executor<'_> {
         if let Some(lease) = &self.extended.lease {
             lease.renew(now.monotonic);
         }
-        // The request is repeated, and the session has what the client may no longer have.
+        // The request was repeated, and the session holds or waits for a name that the client may no longer acquire.
         if self.extended.lacks_rights && !matches!(outcome, Outcome::Refused(_)) {
             return Err(Denial::Status(Status::NotPermitted));
         }
         Ok(outcome)
     }
 
+    /// Asks the core for a grant. If the request waits, also returns its place, unless the client has not asked for places.
     fn acquire_grant(
         &self,
         opaque: Opaque,
@@ -379,7 +380,7 @@ impl Executor<'_> {
         Ok((outcome, place.filter(|_| self.extended.is_told_places)))
     }
 
-    /// What the core is asked for. The protocol has checked the claim.
+    /// The claim as the core takes it. The protocol has checked it.
     fn want<'a>(&self, claim: Claim<'a>) -> Result<Want<'a>, Denial> {
         let standing = &self.extended.standing;
         let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));

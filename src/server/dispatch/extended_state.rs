@@ -13,8 +13,7 @@ use super::super::state::Server;
 use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use signalbox_core::{CheckedNames, Lease, Mailbox, Message, MonotonicMs, Token, Waiting, WatchSnapshot};
-use signalbox_model::{ConnectionId, GrantId, Namespace, Notice, Status};
-use signalbox_model::{Milliseconds, Target, UnixSeconds};
+use signalbox_model::{ConnectionId, GrantId, Milliseconds, Namespace, Notice, Status, Target, UnixSeconds};
 use signalbox_protocol::{End, ExtendedOpcode, ExtendedResponse, Moved, Opaque, SysvOpcode, compose_call};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
@@ -27,7 +26,7 @@ pub(in crate::server) struct ExtendedState {
     pub(super) is_encrypted: bool,
     /// What the client may do.
     pub(super) standing: Standing,
-    /// By which late answers come.
+    /// Receives late answers, events and notices.
     pub(super) mailbox: Arc<Mailbox>,
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
@@ -57,7 +56,7 @@ pub(in crate::server) struct ExtendedState {
 #[derive(Debug)]
 pub(super) struct WaitingRequest {
     pub(super) opcode: ExtendedOpcode,
-    /// When it came.
+    /// When it was received.
     pub(super) since: MonotonicMs,
     /// The operation of an administrator, which is recorded when it has ended.
     pub(super) requested: Option<Box<Requested>>,
@@ -123,9 +122,8 @@ impl ExtendedState {
         self.is_encrypted = true;
     }
 
-    /// Decides again what the client may do, if the rules were replaced or its token has expired. What it may not do any
-    /// more ends: watches with a refusal, waiting requests are canceled, and its session is not renewed. Returns whether it
-    /// has lost rights.
+    /// Decides again what the client may do, if the rules were replaced or its token has expired. What it may no longer do ends:
+    /// watches are refused, waiting requests are canceled, and its session is not renewed. Returns whether it has lost rights.
     #[inline]
     pub(in crate::server) fn refresh_standing(
         &mut self,
@@ -133,17 +131,17 @@ impl ExtendedState {
         now: UnixSeconds,
         out: &mut Vec<u8>,
     ) -> bool {
-        self.standing.is_stale(&server.rules.access, now) && self.look_at_rules(server, out)
+        self.standing.is_stale(&server.rules.access, now) && self.apply_rules(server, out)
     }
 
-    /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them.
+    /// As [`Self::refresh_standing`], if there are new rules that the connection has not applied.
     #[inline]
     pub(in crate::server) fn refresh_on_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
-        self.mailbox.take_new_rules() && self.look_at_rules(server, out)
+        self.mailbox.take_new_rules() && self.apply_rules(server, out)
     }
 
     #[cold]
-    fn look_at_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
+    fn apply_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
         let has_lost = self.standing.refresh(&server.rules.access, &self.client, self.is_encrypted);
         if has_lost {
             self.end_what_is_not_permitted(server, out);
@@ -169,7 +167,7 @@ impl ExtendedState {
         for (waiting, WaitingRequest { opcode, .. }) in &self.waiting {
             let right = if *opcode == ExtendedOpcode::AwaitIdle { Right::Read } else { Right::Acquire };
             if !self.standing.may(right, Target::Server) {
-                // Another answer may be under way.
+                // It may have been answered already.
                 let _ = server.core.cancel(self.connection, Waiting::Token(token_of(*waiting)), now);
             }
         }
@@ -180,15 +178,15 @@ impl ExtendedState {
         }
     }
 
-    /// Renews the lease of the attached session from now on if the client may acquire every name that the session holds or
-    /// waits for, and else not any more.
+    /// From now on, renews the lease of the attached session if the client may acquire every name that the session holds or waits
+    /// for, and no longer renews it otherwise.
     pub(super) fn regain_lease(&mut self, server: &Server) {
         self.drop_lease();
         self.check_names(server);
     }
 
-    /// As [`Self::regain_lease`], if nothing has changed since but the names of the session. Other requests are served between
-    /// its steps, and a client that may acquire everything needs none.
+    /// As [`Self::regain_lease`], if only the names of the session have changed since. Other requests are served between its
+    /// steps, and a client that may acquire everything needs none.
     pub(super) fn check_names(&mut self, server: &Server) {
         self.lacks_rights = false;
         let may = |target: Target<'_>| self.standing.may(Right::Acquire, target);
@@ -219,8 +217,8 @@ impl ExtendedState {
         self.lacks_rights = false;
     }
 
-    /// Makes the connection known to the ledger, unless it is known already. An identity that it has proven by now is what its
-    /// shares are counted for.
+    /// Makes the connection known to the ledger, unless it is known already. Its shares are counted for the identity that it has
+    /// proven by now, if there is one.
     pub(super) fn join(&mut self, server: &Server) {
         if !self.has_joined {
             self.has_joined = true;
@@ -253,8 +251,7 @@ impl ExtendedState {
         server.core.join(self.connection, Some(label), &self.mailbox);
     }
 
-    /// Drops the state of a watch that ended. A later watch may use the same opaque, and must not be sent events of this
-    /// one.
+    /// Drops the state of a watch that has ended. A later watch may use the same opaque, and must not get events of this one.
     pub(super) fn end_watch(&mut self, watch: Opaque) {
         self.watches.remove(&watch);
         self.snapshots.retain(|(opaque, _)| *opaque != watch);
@@ -361,8 +358,8 @@ impl ExtendedState {
         Ok(())
     }
 
-    /// Those of the addresses of nodes that the client may connect to: none if its relay encrypts what it sends, or if it would
-    /// lose rights that it has as a client of its relay.
+    /// These addresses of nodes, if the client should connect to them directly. None if its relay encrypts what it sends, or if
+    /// the client would lose rights that it has through its relay.
     pub(super) fn reachable<'a>(&self, server: &Server, addresses: &'a [String]) -> &'a [String] {
         let address = self.client.address;
         let is_better_relayed = address.is_relayed()

@@ -1,7 +1,7 @@
 //! Which right each operation needs, and on what: the one table of access control.
 //!
-//! What gives back is always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a connection
-//! or a process. Nobody is kept from giving back what others wait for.
+//! Operations that give back are always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a connection
+//! or a process. No client is kept from giving back what others wait for.
 
 use super::super::access::{Right, Standing};
 use super::super::operations;

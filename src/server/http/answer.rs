@@ -86,7 +86,7 @@ impl ApiError {
         Self { status, code, message: message.into(), retry_after_s: None }
     }
 
-    /// The request may be repeated after so many seconds.
+    /// Adds the number of seconds after which the request may be repeated.
     pub(super) fn retry_after(self, seconds: u32) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
     }

@@ -57,7 +57,7 @@ pub(in crate::server) struct Forwarder {
 #[derive(Clone)]
 struct Connection {
     requests: SendRequest<Full<Bytes>>,
-    /// Whether nobody between the nodes can read the requests, or change them.
+    /// Whether the requests are protected from being read or changed between the nodes.
     is_encrypted: bool,
 }
 

@@ -11,8 +11,7 @@ use super::shared::Shared;
 /// The paths for probes.
 pub(super) const PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Whether a request is a probe, which any client may send. HAProxy asks `OPTIONS /` for readiness if nobody tells it what
-/// to ask.
+/// Whether a request is a probe, which any client may send. By default, HAProxy probes readiness by `OPTIONS /`.
 pub(super) fn is_probe(method: &Method, path: &str) -> bool {
     PATHS.contains(&path) || is_default_of_haproxy(method, path)
 }

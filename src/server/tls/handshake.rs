@@ -2,11 +2,11 @@
 //!
 //! A signature costs the server far more than its request costs a client, so:
 //!
-//! - Few handshakes of a client are in progress at a time. Others of that client wait, for which nothing has been computed.
-//! - A thread computes for one handshake at a time. Its other connections have their turns in between, and it learns which
+//! - Few handshakes of a client are in progress at a time. The others of that client wait before anything is computed for them.
+//! - A thread computes for one handshake at a time. Between two computations it serves its other connections, and learns which
 //!   clients have closed theirs: for those, nothing is computed.
 //!
-//! Invariants: a handshake is limited in time and in what it reads, which counts as unfinished input.
+//! Invariants: a handshake is limited in time and in the bytes that it reads, which count as unfinished input.
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
@@ -28,7 +28,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::super::client_address::ClientAddress;
 use super::super::relay::ChannelProof;
-use super::super::shares::{ClientUsage, HandshakePlace};
+use super::super::shares::{ClientUsage, HandshakePermit};
 use super::super::state::Server;
 use super::super::unfinished::UnfinishedInput;
 use super::der::names;
@@ -38,7 +38,7 @@ use signalbox_protocol::relay::PROOF_BYTES;
 /// How long a handshake may take: a few round trips on a bad network.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Most bytes of one read.
+/// The most bytes of one read.
 const READ_BYTES: usize = 4 * 1024;
 
 /// Memory that rustls allocates for a handshake, besides the received bytes.
@@ -56,7 +56,7 @@ pub(in crate::server) enum HandshakeError {
     #[error("TLS is no longer configured")]
     NotConfigured,
     #[error(
-        "it was not begun by the relay that has stated whose connection this is; another program is between the nodes"
+        "it was not begun by the relay that announced the connection; another program is between the nodes"
     )]
     NotByTheRelay,
     #[error("it was not completed within {} s", HANDSHAKE_MAX.as_secs())]
@@ -98,13 +98,13 @@ pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) client: ClientAddress,
     /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
-    /// Whose memory it takes; `None`: there are few of its kind.
+    /// The server whose memory it counts for; `None`: it is not counted, because there are few of its kind.
     pub(in crate::server) server: Option<&'a Server>,
 }
 
 impl Handshake<'_> {
     /// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its proof. Returns the
-    /// stream, and the names in the client's certificate, if it has shown one and that is verified.
+    /// stream, and the names in the client's verified certificate, or no names without one.
     pub(in crate::server) async fn run<S>(
         self,
         io: S,
@@ -122,7 +122,7 @@ impl Handshake<'_> {
             }
         };
         let left = self.terms.bytes_max.saturating_sub(received.len());
-        let input = Input { received, left, counted, of: &self };
+        let input = Input { received, left, counted, handshake: &self };
         let stream = tokio::select! {
             stream = tokio::time::timeout(HANDSHAKE_MAX, self.steps(io, input)) => {
                 stream.unwrap_or(Err(HandshakeError::Timeout))?
@@ -140,12 +140,12 @@ impl Handshake<'_> {
     {
         input.count();
         let accepted = read_hello(&mut io, &mut input).await?;
-        let mut place = tokio::select! {
-            place = self.usage.begin_handshake() => place,
+        let mut permit = tokio::select! {
+            permit = self.usage.begin_handshake() => permit,
             closed = input.read_until_closed(&mut io) => return Err(closed),
         };
-        let connection = negotiate(&mut io, &mut input, accepted, &self.terms.config, &mut place).await?;
-        place.complete();
+        let connection = negotiate(&mut io, &mut input, accepted, &self.terms.config, &mut permit).await?;
+        permit.complete();
         let mut stream = TlsAcceptor::from(Arc::clone(&self.terms.config))
             .accept_with(io, |own| *own = connection)
             .await?;
@@ -157,7 +157,7 @@ impl Handshake<'_> {
                 return Err(HandshakeError::NotByTheRelay);
             }
         }
-        // Not before: the connection is closed when its input no longer counts.
+        // Only at the end: `run` ends the handshake when its input no longer counts.
         drop(input);
         Ok(stream)
     }
@@ -170,14 +170,14 @@ struct Input<'a> {
     /// How many more bytes may be received.
     left: usize,
     counted: Option<UnfinishedInput>,
-    of: &'a Handshake<'a>,
+    handshake: &'a Handshake<'a>,
 }
 
 impl Input<'_> {
     /// Counts the memory of the handshake. rustls grows its buffer in steps of this size.
     fn count(&mut self) {
-        if let (Some(counted), Some(server)) = (&mut self.counted, self.of.server) {
-            let received = self.of.terms.bytes_max - self.left;
+        if let (Some(counted), Some(server)) = (&mut self.counted, self.handshake.server) {
+            let received = self.handshake.terms.bytes_max - self.left;
             counted.set(server, STATE_BYTES + received.next_multiple_of(READ_BYTES));
         }
     }
@@ -193,7 +193,7 @@ impl Input<'_> {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
         if self.left == 0 {
-            return Poll::Ready(Err(HandshakeError::TooLong(self.of.terms.bytes_max)));
+            return Poll::Ready(Err(HandshakeError::TooLong(self.handshake.terms.bytes_max)));
         }
         let mut limited = (&mut self.received).limit(self.left.min(READ_BYTES));
         match ready!(poll_read_buf(Pin::new(io), context, &mut limited))? {
@@ -215,7 +215,7 @@ impl Input<'_> {
         }
     }
 
-    /// Fails if the client has closed the connection, as far as the thread has learnt.
+    /// Fails if the thread has learnt that the client has closed the connection.
     async fn check_open(&mut self, io: &mut (impl AsyncRead + Unpin)) -> Result<(), HandshakeError> {
         poll_fn(|context| match self.poll_read(io, context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -260,14 +260,14 @@ async fn negotiate<S>(
     input: &mut Input<'_>,
     accepted: Accepted,
     config: &Arc<ServerConfig>,
-    place: &mut HandshakePlace,
+    permit: &mut HandshakePermit,
 ) -> Result<ServerConnection, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut turn = take_turn().await;
     input.check_open(io).await?;
-    place.begin_work();
+    permit.begin_work();
     let mut connection = match accepted.into_connection(Arc::clone(config)) {
         Ok(connection) => connection,
         Err((error, alert)) => return Err(alerted(io, error, alert).await),
@@ -300,14 +300,14 @@ async fn send(io: &mut (impl AsyncWrite + Unpin), connection: &mut ServerConnect
     io.flush().await
 }
 
-/// The error of a handshake, of which the client is told.
+/// Sends the alert of a handshake that has failed to the client, and returns the error.
 async fn alerted(
     io: &mut (impl AsyncWrite + Unpin),
     error: rustls::Error,
     mut alert: AcceptedAlert,
 ) -> HandshakeError {
     let mut out = Vec::new();
-    // A vector takes everything, and whether the client takes it or not, the handshake is over.
+    // A vector takes everything. Whether or not the client takes the alert, the handshake is over.
     let _ = alert.write_all(&mut out);
     let _ = io.write_all(&out).await;
     error.into()
@@ -318,11 +318,11 @@ thread_local! {
     static TURN: Arc<Semaphore> = Arc::new(Semaphore::new(1));
 }
 
-/// Waits until the thread may compute for a handshake, and has served its other connections since it did that last.
+/// Waits until the thread may compute for a handshake, and has served its other connections since the last computation.
 async fn take_turn() -> Option<OwnedSemaphorePermit> {
     // It fails only if the semaphore was closed, and nothing closes it.
     let turn = TURN.with(Arc::clone).acquire_owned().await.ok();
-    // tokio runs this task again after it has asked the kernel which connections are readable.
+    // tokio polls this task again after it has asked the kernel which connections are readable.
     tokio::task::yield_now().await;
     turn
 }
@@ -376,7 +376,7 @@ mod tests {
             usage: Arc::clone(usage),
             server: None,
         };
-        handshake.run(io, BytesMut::new()).await.map(drop).expect_err("nobody completes it")
+        handshake.run(io, BytesMut::new()).await.map(drop).expect_err("the client does not complete it")
     }
 
     #[tokio::test(start_paused = true)]
@@ -385,7 +385,7 @@ mod tests {
         for _ in 0..100 {
             assert!(matches!(handshake(&usage, true).await, HandshakeError::Closed));
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO, "none is in progress any more");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "none is still in progress");
         let mut computed = 0;
         while begun.elapsed().is_zero() && computed < 100 {
             handshake(&usage, false).await;

@@ -124,7 +124,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
     let wake = inputs.clone();
     // The task may have ended.
     relays.on_poll_needed(move || drop(wake.send(Input::PollNow)));
-    tokio::task::spawn_local(take_part(Arc::clone(&process), machine, relays.clone(), received, report));
+    tokio::task::spawn_local(run_leadership(Arc::clone(&process), machine, relays.clone(), received, report));
     tokio::task::spawn_local(guard_relays(Arc::clone(&process), relays.clone()));
     let network = NodeNetwork::of(&process);
     let standby = Standby {
@@ -250,7 +250,7 @@ async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeL
 }
 
 /// Drives the state machine of the leadership, as the daemon's thread does.
-async fn take_part(
+async fn run_leadership(
     process: Arc<Process>,
     mut machine: Machine,
     relays: Relays,

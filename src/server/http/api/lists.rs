@@ -79,7 +79,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn of(server: &Server, listed: Listed) -> Self {
-        let (entry, ttl_left) = server.shown(listed);
+        let (entry, ttl_left) = server.with_address(listed);
         Self { entry: views::Entry::of(&entry), ttl_left: views::ttl_left_s(ttl_left) }
     }
 }

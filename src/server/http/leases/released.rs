@@ -24,7 +24,7 @@ pub(super) struct Released {
     until: HashMap<[u8; 16], Instant>,
     /// The keys of each client, the oldest first.
     by_client: HashMap<ClientKey, VecDeque<[u8; 16]>>,
-    /// With so many keys, those of all clients are looked at.
+    /// At this number of keys, those that are no longer remembered are removed.
     sweep_at: usize,
 }
 

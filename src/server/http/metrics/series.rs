@@ -67,7 +67,7 @@ impl Figures {
         self.waiting_since_s = None;
     }
 
-    /// Those of one name; `None`: it does not exist any more.
+    /// Those of one name; `None`: it no longer exists.
     fn of(server: &Server, namespace: Namespace, name: &[u8], is_paused: bool) -> Option<Self> {
         let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
         Some(Self {
