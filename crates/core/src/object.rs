@@ -60,6 +60,16 @@ pub struct Availability {
     pub available: u32,
 }
 
+/// The result of [`ObjectRef::survey`].
+pub(super) struct ObjectSurvey {
+    pub(super) usage: DumpItem,
+    /// `None`: the object is a counter.
+    pub(super) availability: Option<Availability>,
+    /// Whether requests wait for the name.
+    pub(super) is_queued: bool,
+    pub(super) is_declared: bool,
+}
+
 /// The part in which counters and semaphores differ.
 #[derive(Debug)]
 enum Kind {
@@ -95,7 +105,7 @@ impl ObjectRef {
         self.0.name.as_bytes()
     }
 
-    /// What its name takes beside it, in bytes; `None`: it has room in the object.
+    /// The heap memory of its name, in bytes; `None`: the name is stored in the object itself.
     #[inline(always)]
     pub(super) fn name_heap_bytes(&self) -> Option<usize> {
         self.0.name.heap_bytes()
@@ -163,21 +173,21 @@ impl ObjectRef {
         lock(&self.0.state).release_all(session, interval)
     }
 
-    /// Acquires resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the claim's
-    /// place in the queue.
-    pub(super) fn grant(&self, claim: Claim, interval: Interval, next: QueuePosition) -> Granting {
+    /// Acquires resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the position of the
+    /// claim in the queue.
+    pub(super) fn grant(&self, claim: Claim, interval: Interval, position: QueuePosition) -> Granting {
         let mut state = lock(&self.0.state);
         if state.is_too_small(claim) {
             return Granting::Impossible;
         }
-        let after = if let QueuePosition::Behind = next { None } else { state.after(claim) };
+        let after = if let QueuePosition::Behind = position { None } else { state.consumption_after(claim) };
         let mut tracking = state.holders.tracking();
         let Some(after) = after else {
-            tracking.queued |= !matches!(next, QueuePosition::Immediate);
+            tracking.queued |= !matches!(position, QueuePosition::Immediate);
             state.holders.set_tracking(tracking);
             return Granting::MustWait;
         };
-        if let QueuePosition::OnlyWaiter = next {
+        if let QueuePosition::OnlyWaiter = position {
             tracking.queued = false;
             state.holders.set_tracking(tracking);
         }
@@ -186,7 +196,7 @@ impl ObjectRef {
         state.holders.set_granted(granted.unwrap_or(u32::MAX));
         state.consume(after, interval);
         Granting::Granted {
-            capacity: state.bound(claim),
+            capacity: state.maximum(claim),
             is_numbered: state.lifecycle() == Lifecycle::Numbered,
         }
     }
@@ -237,18 +247,22 @@ impl ObjectRef {
         lock(&self.0.state).lifecycle()
     }
 
-    /// The capacity of a semaphore, and how many of its resources are available, at one moment with [`Self::dump_item`];
-    /// `None`: the object is a counter.
+    /// Consumption and peak, and at the same moment the capacity and the available resources of a semaphore; `None`: the object
+    /// is a counter.
     pub(super) fn usage(&self, interval: Interval) -> (DumpItem, Option<Availability>) {
         let state = lock(&self.0.state);
         (state.dump_item(interval), state.availability())
     }
 
-    /// As [`Self::usage`], and whether requests wait for the name, and whether it is declared.
-    pub(super) fn survey(&self, interval: Interval) -> (DumpItem, Option<Availability>, bool, bool) {
+    /// The state of the object at one moment.
+    pub(super) fn survey(&self, interval: Interval) -> ObjectSurvey {
         let state = lock(&self.0.state);
-        let is_declared = state.lifecycle() != Lifecycle::Implicit;
-        (state.dump_item(interval), state.availability(), state.holders.tracking().queued, is_declared)
+        ObjectSurvey {
+            usage: state.dump_item(interval),
+            availability: state.availability(),
+            is_queued: state.holders.tracking().queued,
+            is_declared: state.lifecycle() != Lifecycle::Implicit,
+        }
     }
 
     /// The capacity of a semaphore; `None`: the object is a counter.
@@ -291,7 +305,7 @@ impl ObjectRef {
         state.holders.set_tracking(tracking);
     }
 
-    /// The namespace of its name.
+    /// Whether the object is a counter or a semaphore.
     pub(super) fn namespace(&self) -> Namespace {
         match lock(&self.0.state).kind {
             Kind::Counter(_) => Namespace::Counters,
@@ -316,7 +330,7 @@ impl ObjectRef {
 
     /// Whether a claim could be granted now.
     pub(super) fn fits(&self, claim: Claim) -> bool {
-        lock(&self.0.state).after(claim).is_some()
+        lock(&self.0.state).consumption_after(claim).is_some()
     }
 
     /// Resources in use now.
@@ -404,11 +418,11 @@ impl From<Refusal> for PlainError {
 pub(super) enum QueuePosition {
     /// No waiter is ahead of it, and it may not wait.
     Immediate,
-    /// No waiter is ahead of it, and it waits if it does not fit. Others may wait behind it.
+    /// No waiter is ahead of it, and it waits if it does not fit. Others may wait after it.
     Head,
     /// It is the only waiter, so the queue is empty once it is granted.
     OnlyWaiter,
-    /// Waiters are ahead of it, and it waits behind them.
+    /// Waiters are ahead of it, and it waits after them.
     Behind,
 }
 
@@ -442,7 +456,7 @@ impl State {
         session: &mut Session,
         interval: Interval,
     ) -> Result<Option<HandleIndex>, Refusal> {
-        let after = self.after(claim).ok_or(Refusal::NotAvailable)?;
+        let after = self.consumption_after(claim).ok_or(Refusal::NotAvailable)?;
         let new_handle = self.add_holding(object, claim.resources, session);
         self.consume(after, interval);
         Ok(new_handle)
@@ -495,9 +509,9 @@ impl State {
         }
     }
 
-    /// The most that may be in use now, after a claim.
+    /// The most that may be in use after a claim now, without what is withheld.
     #[inline(always)]
-    fn limit(&self, claim: Claim) -> u32 {
+    fn usable(&self, claim: Claim) -> u32 {
         match &self.kind {
             Kind::Counter(_) => claim.maximum,
             Kind::Semaphore(semaphore) => semaphore.usable(),
@@ -505,7 +519,7 @@ impl State {
     }
 
     /// The most that may be in use after a claim when nothing is withheld.
-    fn bound(&self, claim: Claim) -> u32 {
+    fn maximum(&self, claim: Claim) -> u32 {
         match &self.kind {
             Kind::Counter(_) => claim.maximum,
             Kind::Semaphore(semaphore) => semaphore.capacity,
@@ -520,7 +534,7 @@ impl State {
 
     /// Whether a claim exceeds the capacity, so that no release can make room for it unless the semaphore is resized.
     fn is_too_small(&self, claim: Claim) -> bool {
-        self.bound(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
+        self.maximum(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }
 
     fn lifecycle(&self) -> Lifecycle {
@@ -532,9 +546,9 @@ impl State {
 
     /// The consumption after a claim; `None`: not enough is available.
     #[inline(always)]
-    fn after(&self, claim: Claim) -> Option<u32> {
-        let limit = self.limit(claim);
-        self.consumption.checked_add(claim.resources).filter(|after| *after <= limit)
+    fn consumption_after(&self, claim: Claim) -> Option<u32> {
+        let usable = self.usable(claim);
+        self.consumption.checked_add(claim.resources).filter(|after| *after <= usable)
     }
 
     /// Adds to a session's holding; the caller updates the consumption. Returns the index of the handle if the holding

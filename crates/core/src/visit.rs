@@ -3,7 +3,7 @@
 //! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
 //! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
 
-use crate::object::{Availability, DumpItem, ObjectRef};
+use crate::object::{Availability, DumpItem, ObjectRef, ObjectSurvey};
 use crate::registry::Registry;
 use crate::state::Core;
 use signalbox_model::{ConnectionId, Namespace, UnixSeconds};
@@ -107,7 +107,7 @@ impl Survey {
         }
         let interval = core.interval(now);
         for object in self.visit.objects.by_ref().take(names) {
-            let (usage, availability, is_queued, is_declared) = object.survey(interval);
+            let ObjectSurvey { usage, availability, is_queued, is_declared } = object.survey(interval);
             // Most names have no queue, and need no lock of the ledger.
             let waiting = if is_queued { core.ledger().waiting(self.namespace, &object) } else { 0 };
             show(object.name(), Surveyed { usage, availability, waiting, is_declared });

@@ -59,7 +59,7 @@ struct Connection<'a, S> {
     busy: Busy<'a>,
 }
 
-/// What follows a turn.
+/// What the connection does after a turn.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     /// Another turn at once.
@@ -95,7 +95,7 @@ where
         }
     }
 
-    /// What a connection keeps that begins TLS.
+    /// The parts that a connection keeps when it begins TLS.
     fn into_parts(self) -> (S, Inbound, ExtendedState) {
         (self.stream, self.inbound, self.extended)
     }
@@ -116,11 +116,12 @@ where
         }
     }
 
-    /// One turn: it sends what waits, continues the work in progress or else reads, and sends or defers the responses.
+    /// One turn: sends the output that waits, continues the work in progress or else reads, and sends or defers the responses.
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
             self.outbound.borrow_buffer(buffers);
-            // A step of a long response is over when others of the thread had their turns, and the peer need not have read it.
+            // A step of a long response ends when other connections of the thread have had their turns, even if the peer has not
+            // read it.
             self.turns.end();
             let turn = self.poll_turn_with(buffers, session, context);
             self.outbound.return_buffer(buffers);
@@ -135,7 +136,7 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
-        // Also if the peer takes no output: its waiting requests must not be granted any longer.
+        // Even if the peer takes no output: its waiting requests must no longer be granted.
         let has_lost_rights = self.extended.refresh_on_new_rules(self.server, self.outbound.buffer());
         if has_lost_rights && self.activity.is_streaming() {
             // It may not see the rest of the response.
@@ -194,7 +195,7 @@ where
         self.activity.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
     }
 
-    /// Continues what the connection does.
+    /// Continues the current activity of the connection.
     fn poll_activity(
         &mut self,
         has_messages: bool,
@@ -222,7 +223,7 @@ where
                 if awaits_store && poll_store_timer(store_timer, context).is_pending() {
                     return Poll::Pending;
                 }
-                // The value that is left is not read: the connection has ended.
+                // The value that stays is never read: the connection has ended.
                 Poll::Ready(Err(mem::replace(end, End::Peer)))
             }
             Activity::Reading => {
@@ -323,10 +324,10 @@ where
     /// Encodes messages of the core into the output.
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
-        // A message may show what the client may no longer see.
+        // First, because a message may show what the client may no longer see.
         let has_lost = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
         if has_lost && self.activity.is_streaming() {
-            // Nor the rest of a response.
+            // The client may not see the rest of the response either.
             self.activity = Activity::ending(End::Revoked);
             return;
         }

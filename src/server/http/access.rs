@@ -1,5 +1,5 @@
-//! Who may do what. The rules are those of the service ports (`super::super::access`); here is how requests show tokens,
-//! and how they are refused.
+//! The rights of requests. The rules are those of the service ports (`super::super::access`); this module reads the tokens of
+//! requests, and composes refusals.
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -12,11 +12,11 @@ use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
 
-/// How many seconds a client with too many wrong tokens has to be quiet.
+/// The number of seconds for which a client with too many wrong tokens has to be quiet.
 const QUIET_S: u32 = 60;
 
-/// What the client of a request to this path may do: by its token if it shows one, and otherwise by its certificate or its
-/// address. A token that is refused is counted and logged.
+/// The rights of the client of a request to this path: those of its token if it shows one, and otherwise those of its certificate
+/// or its address. A token that is refused is counted and logged.
 pub(super) fn permissions_of(
     shared: &Shared,
     peer: &Peer,
@@ -39,8 +39,7 @@ pub(super) fn permissions_of(
     })
 }
 
-/// Refuses to send the token of a request to another node where it would not be accepted, since it would cross the network in
-/// clear.
+/// Refuses a request whose token must not be forwarded to another node: it would cross the network in clear.
 pub(super) fn may_forward_token(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> Result<(), ApiError> {
     let may_show = || shared.rules.access.accepts_token_of(&peer.client, peer.is_encrypted);
     if !headers.contains_key(AUTHORIZATION) || may_show() {
@@ -53,7 +52,7 @@ fn denied_token(denied: TokenRefusal) -> ApiError {
     unauthorized(&format!("the client may not do this: {denied}; {}", denied.advice()))
 }
 
-/// The token that a request shows; `None`: it shows none.
+/// The token that a request shows; `None`: it has no header Authorization.
 fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = shown.next() else { return Ok(None) };
@@ -64,13 +63,13 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     }
 }
 
-/// A copy of the token that a request shows, which has been looked at.
+/// A copy of the token of a request whose header Authorization was checked.
 pub(super) fn shown_token(headers: &HeaderMap) -> Option<Box<[u8]>> {
     Some(token(headers).ok()??.into())
 }
 
-/// A change needs a token, also from this machine: a page in a browser there must not be able to make changes. A request
-/// without one is counted and logged.
+/// Refuses a change without a token, even from this machine: a page in a browser there must not be able to make changes. The
+/// refusal is counted and logged.
 pub(super) fn require_token(
     shared: &Shared,
     peer: &Peer,
@@ -87,7 +86,7 @@ pub(super) fn require_token(
     ))
 }
 
-/// The client may not do this: it is counted, logged and answered.
+/// The error for a client without this right, which is counted and logged.
 pub(super) fn refuse(
     shared: &Shared,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Who has sent a request, and how.
+//! The sender of a request, and how the request arrived.
 
 use std::net::IpAddr;
 use std::sync::Arc;

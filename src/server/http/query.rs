@@ -1,7 +1,7 @@
-//! Parameters of requests: in the URL, or in a body of JSON, which names that are too long for a URL need.
+//! Parameters of requests: in the URL, or in a JSON body, which is necessary for names that are too long for a URL.
 //!
-//! A name is any bytes. It is the parameter `name` if it is UTF-8, or else `name_hex`: its bytes in hexadecimal digits. The
-//! same two keys have it in every answer.
+//! A name is any bytes. It is the parameter `name` if it is UTF-8, or else `name_hex`: its bytes in hexadecimal digits. Answers
+//! use the same two keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::answer::ApiError;
 use crate::config::closest;
 use signalbox_model::{LABEL_BYTES_MAX, Milliseconds, Namespace, Quoted, from_hex, span};
 
-/// The longest name.
+/// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
 
 /// The parameters of one request. Each is read once; what is left at the end is unknown.
@@ -24,7 +24,7 @@ pub(super) const NAME_BYTES_MAX: usize = 65_535;
 pub(super) struct Parameters {
     /// Those that are not read yet, by their names.
     given: BTreeMap<String, Value>,
-    /// The names that the request may have.
+    /// The names of the parameters that were looked up: those that the request may have.
     known: Vec<&'static str>,
 }
 
@@ -130,6 +130,7 @@ impl Parameters {
         Ok(())
     }
 
+    /// Takes a parameter, and notes that the request may have it. One that is `null` counts as missing.
     fn take(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.take_unnoted(key)
@@ -224,7 +225,7 @@ impl Parameters {
         }
     }
 
-    /// `true` or `false`, which is meant if it is missing.
+    /// `true` or `false`; `false` if it is missing.
     pub(super) fn flag(&mut self, key: &'static str) -> Result<bool, ApiError> {
         match self.take(key) {
             None => Ok(false),
@@ -282,7 +283,7 @@ impl Parameters {
         Ok(name)
     }
 
-    /// Every parameter has been read.
+    /// Fails if a parameter was not read: it is unknown.
     pub(super) fn end(&self) -> Result<(), ApiError> {
         let Some(key) = self.given.keys().next() else { return Ok(()) };
         let begins = |known: &&&str| key.len() > 1 && known.starts_with(key);
@@ -300,7 +301,7 @@ fn whole(number: f64) -> Option<u64> {
     ((0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0).then_some(number as u64)
 }
 
-/// A part of a query, which has to be UTF-8.
+/// Decodes a part of a query, which has to be UTF-8.
 fn decoded(text: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,12 +1,12 @@
 //! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed.
 //!
 //! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
-//! then are waiters granted what was added, or refused. A semaphore that is being removed grants nothing from the request
-//! on.
+//! then are waiters granted what was added, or refused. A semaphore grants nothing from the request to remove it on.
 //!
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 //!
-//! What the configuration declares belongs to it, and its changes take effect without a commit: the file has them.
+//! Semaphores that the configuration declares belong to it, and their changes take effect without a commit: the configuration
+//! file has them.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -27,7 +27,7 @@ use signalbox_model::{
     SessionId,
 };
 
-/// Semaphores of the configuration that are declared in one step.
+/// The number of semaphores of the configuration that are declared in one step.
 const CONFIGURED_STEP: usize = 64;
 
 impl Core {
@@ -82,7 +82,7 @@ impl Ledger {
             }
             let after = self.successor(object, DeclarationRecord::new(declare, generation, Origin::Request));
             states.push(after.state(object));
-            self.plan(object, after, false, now, context);
+            self.change_declaration(object, after, false, now, context);
             is_change = true;
         }
         let is_durable = is_change || self.stores_answer_without_change(session);
@@ -138,7 +138,7 @@ impl Ledger {
         }
         after.removing = true;
         after.service = Service::default();
-        self.plan(&object, after, matches!(how, Removal::Now { .. }), now, context);
+        self.change_declaration(&object, after, matches!(how, Removal::Now { .. }), now, context);
         let reply = CachedReply::declared([] as [DeclaredState; 0]);
         Ok(Changed { reply, is_durable: true, is_change: true })
     }
@@ -179,8 +179,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses to number the resources of a semaphore that is in use, or to end that: nothing says which slots its holders
-    /// have.
+    /// Refuses to add or remove slot numbers while a semaphore is in use: it is not known which slots its holders would have.
     fn check_numbering(
         &self,
         declare: &Declaration<'_>,
@@ -209,8 +208,8 @@ impl Ledger {
         Ok(objects)
     }
 
-    /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, as a
-    /// sweep may collect at any moment what nothing refers to.
+    /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, because a
+    /// sweep may collect unused objects at any moment.
     fn object_to_declare(
         &self,
         declare: &Declaration<'_>,
@@ -242,8 +241,8 @@ impl Ledger {
         }
     }
 
-    /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
-    /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
+    /// A declaration with what it takes over from the present one: the id from which on grants belong to it, whether and which of
+    /// its slots are out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
     fn successor(&self, object: &ObjectRef, mut after: DeclarationRecord) -> DeclarationRecord {
         let present = self.declarations.get(object.name());
         match present {
@@ -262,8 +261,8 @@ impl Ledger {
         after
     }
 
-    /// Alters a declared semaphore that passes a check and is not being removed. If everything stays as it is, this is no
-    /// change: the generation stays, and nothing is stored.
+    /// Alters a declared semaphore that passes a check and is not being removed. If the result equals the present declaration,
+    /// the generation stays, and nothing is stored.
     pub(super) fn alter(
         &mut self,
         session: SessionId,
@@ -288,7 +287,7 @@ impl Ledger {
         let reply = CachedReply::declared([after.state(&object)]);
         let is_durable = is_changed || self.stores_answer_without_change(session);
         if is_changed {
-            self.plan(&object, after, false, now, context);
+            self.change_declaration(&object, after, false, now, context);
         }
         Ok(Changed { reply, is_durable, is_change: is_changed })
     }
@@ -299,9 +298,9 @@ impl Ledger {
         !self.journal.is_idle() || self.is_durable(session)
     }
 
-    /// Makes a change in the ledger, and has it take effect when it is committed; `evicts`: the holders lose the
-    /// semaphore.
-    fn plan(
+    /// Makes a change in the ledger at once, and lets it take effect when it is committed. `evicts`: the holders lose the
+    /// semaphore then.
+    fn change_declaration(
         &mut self,
         object: &ObjectRef,
         after: DeclarationRecord,
@@ -323,7 +322,7 @@ impl Ledger {
                     let capacity = object.capacity().filter(|_| !is_unused && !after.numbered);
                     object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()), Withheld::NOTHING);
                 }
-                // Nothing of it is in use. Its numbers and its capacity change together, so that every slot has a number.
+                // It is not in use. Slot numbers and capacity change together, so that every slot has a number.
                 Some(was_numbered) if was_numbered != after.numbered && !is_closed => {
                     let is_paused = object.withheld() == Withheld::ALL;
                     let withheld = self.withheld(object, is_paused, after.usable());
@@ -332,7 +331,7 @@ impl Ledger {
                     self.backlog.serve_later(SEMAPHORES, object);
                     self.alarm.ring(Due::Now);
                 }
-                // One that is closed stays closed until this is committed.
+                // A closed semaphore stays closed until this is committed.
                 Some(_) => {}
             }
         }
@@ -387,8 +386,8 @@ impl Ledger {
             return;
         }
         let was_paused = object.withheld() == Withheld::ALL;
-        // A semaphore whose removal was requested since stays closed. One that is numbered, or no longer, since another request
-        // has that request's capacity already.
+        // If its removal was requested since, the semaphore stays closed. If a later request has added or removed slot numbers,
+        // the object has the capacity of that request already.
         let is_updated =
             !self.declarations.is_removing(object.name()) && self.slots.is_numbered(object) == after.numbered;
         let slots_out = if is_updated { self.update_object(object, after) } else { Vec::new() };
@@ -406,7 +405,8 @@ impl Ledger {
     }
 }
 
-/// A claim that creates a semaphore of this capacity, or of one, since a claim needs some: the declaration sets it anyway.
+/// A claim that creates a semaphore of this capacity, but at least 1, as a claim requires; the declaration sets the capacity
+/// afterwards.
 pub(super) fn claim_of(capacity: u32) -> Claim {
     Claim { resources: 1, maximum: capacity.max(1) }
 }
@@ -438,8 +438,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder: some a
-    /// step, in the order of names after `after`. Returns the last that was visited; `None`: that was all.
+    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder. One step visits some,
+    /// in the order of names after `after`. Returns the last one that was visited; `None`: all were visited.
     fn remove_unconfigured(
         &mut self,
         configured: &BTreeSet<&[u8]>,
@@ -458,7 +458,7 @@ impl Ledger {
         for (object, declaration) in some {
             let is_configured = configured.contains(object.name());
             if declaration.origin == Origin::Configuration && !declaration.removing && !is_configured {
-                // Where no id is left, the generation stays: the removal counts all the same.
+                // If no id is left, the generation stays, and the semaphore is removed nevertheless.
                 let generation = self.next_id().unwrap_or(declaration.generation);
                 let after = DeclarationRecord {
                     removing: true,
@@ -473,8 +473,8 @@ impl Ledger {
         last
     }
 
-    /// Makes a change that takes effect at once, without a commit: it is on disk already, in the configuration. A change of
-    /// the semaphore that was requested before, and is not committed yet, no longer takes effect.
+    /// Makes a change that takes effect at once, without a commit: it is on disk already, in the configuration. An earlier change
+    /// of the semaphore that is not committed yet no longer takes effect.
     fn declare_at_once(
         &mut self,
         object: &ObjectRef,

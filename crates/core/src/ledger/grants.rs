@@ -1,5 +1,5 @@
-//! Grants, and the waiters that they come from: one thing with one id, in two phases. And all of them, with the times when they
-//! end.
+//! Grants, and the waiters that become grants: one type with one id, in two phases. And the table of all of them, with their
+//! deadlines.
 //!
 //! Invariants: a waiter whose request was answered "waiting" has exactly one deadline, when its wait ends; a held grant has
 //! exactly one if it was revoked, and none otherwise.
@@ -17,27 +17,27 @@ use crate::outcome::Granted;
 use crate::time::MonotonicMs;
 use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, UnixMilliseconds, UnixSeconds};
 
-/// What a request wants of one name.
+/// One name of a request, with the resources that the request wants of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want<'a> {
-    /// The kind of the name, or how it is found out.
+    /// The kind of the name, or that the ledger resolves it.
     pub kind: Kind,
     /// The name's bytes.
     pub name: &'a [u8],
     /// The resources, and the maximum under which they are taken.
     pub claim: Claim,
-    /// The only slot that will do, of a semaphore whose resources are numbered. Then the claim is for one resource of an
+    /// The requested slot of a semaphore with numbered slots; `None`: any. With a slot, the claim is for one resource of an
     /// existing semaphore.
     pub slot: Option<u16>,
-    /// Whether it is one of a single flight: if the holder releases with `done` while the request waits, the request is
+    /// Whether it is part of a single flight: if the holder releases with `done` while the request waits, the request is
     /// refused with [`Refusal::Done`](signalbox_model::Refusal::Done).
     pub is_shared: bool,
 }
 
-/// Which kind of name is wanted.
+/// The kind of a name that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// This one.
+    /// The request states it.
     Of(Namespace),
     /// The declared semaphore of the name if there is one when its turn comes, else the counter. The client must be permitted
     /// to acquire that kind.
@@ -74,9 +74,9 @@ impl Permitted {
 }
 
 impl<'a> Want<'a> {
-    /// What a request claims of one name; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
-    /// request has its kind, a capacity and no slot. `may` says whether the client may acquire the name of a kind; it is only
-    /// asked if the server resolves the name.
+    /// The want for a claim; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the request states
+    /// its kind and capacity, and no slot. `may` returns whether the client may acquire the name as one of a kind; it is only
+    /// called if the server resolves the name.
     pub fn of(claim: signalbox_model::Claim<'a>, may: impl Fn(Namespace) -> bool) -> Option<Self> {
         let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
         let may_exist = namespace != Some(Namespace::Counters);
@@ -110,7 +110,7 @@ pub(super) struct Grant {
 const _: () =
     assert!(size_of::<Grant>() <= 88, "with the allocator's eight bytes a grant fills a chunk of 96");
 
-/// A grant with its entries in the tables of the ledger, and the reply that is cached for its request, rounded up.
+/// The size of a grant with its entries in the tables of the ledger and the cached reply to its request, in bytes, rounded up.
 const GRANT_BYTES: usize = 512;
 
 /// Nearly every grant is of one name, whose part needs no allocation.
@@ -125,14 +125,14 @@ enum Parts {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) target: Target,
-    /// It is known when the target is.
+    /// [`Kind::Of`] once the target is [`Target::Now`].
     pub(super) kind: Kind,
     /// The position in the request.
     pub(super) position: u8,
     pub(super) claim: Claim,
     /// The slot that the request asked for; `None`: any, or it was granted before the process started.
     pub(super) slot: Option<u16>,
-    /// Whether the request is one of a single flight, or may be: records do not say it.
+    /// Whether the request is part of a single flight, or may be: records do not say.
     pub(super) is_shared: bool,
 }
 
@@ -152,7 +152,7 @@ enum Phase {
         since: Since,
         /// When it ends because it was revoked.
         revoked: Option<MonotonicMs>,
-        /// How long its request waited, until the history has the grant.
+        /// How long its request waited, in milliseconds; `None`: the history has the grant.
         unrecorded_wait_ms: Option<u32>,
     },
 }
@@ -171,7 +171,7 @@ pub(super) struct Waiting {
     next_part: NonZeroU8,
 }
 
-/// A time in less space: 48 bits of milliseconds since the Unix epoch, with the highest ones first.
+/// A time in 6 bytes: milliseconds since the Unix epoch, with the highest 16 bits first.
 #[derive(Clone, Copy, Debug)]
 struct Since([u16; 3]);
 
@@ -203,7 +203,7 @@ impl Grant {
         Self { session, request, parts: Parts::of(wants), phase: Phase::Waiting(waiting) }
     }
 
-    /// A grant of the store with these parts, of which there is at least one, in the order in which they were taken.
+    /// A restored grant with these parts, at least one, in the order in which they were taken.
     pub(super) fn held(
         session: SessionId,
         request: RequestId,
@@ -246,14 +246,14 @@ impl Grant {
         }
     }
 
-    /// The awaited part is taken.
+    /// Marks the awaited part as taken.
     pub(super) fn count_taken(&mut self) {
         if let Phase::Waiting(waiting) = &mut self.phase {
             waiting.next_part = waiting.next_part.saturating_add(1);
         }
     }
 
-    /// What it counts for in the memory of its client, in bytes: itself and its names, as if no other grant had them.
+    /// The bytes that count for the memory of its client: those of the grant and of its names, as if no other grant had them.
     pub(super) fn bytes(&self) -> usize {
         let part_bytes = |part: &Part| size_of::<Part>() + part.name().len();
         GRANT_BYTES + self.parts().iter().map(part_bytes).sum::<usize>()
@@ -272,7 +272,7 @@ impl Grant {
         if let Phase::Waiting(waiting) = &mut self.phase { Some(waiting) } else { None }
     }
 
-    /// The state of a waiter that ends.
+    /// The state of a waiter that has ended; `None`: the grant was held.
     pub(super) fn into_waiter(self) -> Option<Waiting> {
         if let Phase::Waiting(waiting) = self.phase { Some(waiting) } else { None }
     }
@@ -290,7 +290,7 @@ impl Grant {
         }
     }
 
-    /// When it ends because it was revoked; `None`: it was not, or it waits.
+    /// When it ends because it was revoked; `None`: it was not revoked, or it waits.
     pub(super) fn revoked(&self) -> Option<MonotonicMs> {
         if let Phase::Held { revoked, .. } = self.phase { revoked } else { None }
     }
@@ -314,7 +314,7 @@ impl Grant {
         }
     }
 
-    /// How long the request of a held grant waited, in milliseconds, which is told once; `None`: the history has the grant.
+    /// How long the request of a held grant waited, in milliseconds; `None` from the second call on: the history has the grant.
     pub(super) fn take_unrecorded_wait_ms(&mut self) -> Option<u32> {
         if let Phase::Held { unrecorded_wait_ms, .. } = &mut self.phase {
             unrecorded_wait_ms.take()
@@ -463,7 +463,7 @@ impl Grants {
         }
     }
 
-    /// A waiter's wait ends when it is due: its request is answered "waiting".
+    /// Enters the deadline of a waiter, whose request is being answered "waiting".
     pub(super) fn set_wait_deadline(&mut self, id: GrantId) {
         let Some(waiting) = self.existing(id).waiter() else {
             broken(format_args!("grant {id} waits if its request is answered so"))
@@ -501,7 +501,7 @@ impl Grants {
         at
     }
 
-    /// Has the grants that were revoked end this much later, as they were restored this long before. None waits.
+    /// Delays the ends of revoked grants by the time since they were restored. There are no waiters yet.
     pub(super) fn begin_serving(&mut self, late_ms: u64) {
         for (at, id) in std::mem::take(&mut self.deadlines) {
             let at = MonotonicMs(at.0 + late_ms);
@@ -519,12 +519,12 @@ impl Grants {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// How many are held.
+    /// The number of held grants.
     pub(super) fn held(&self) -> u64 {
         self.all.len() as u64 - self.waiting
     }
@@ -538,7 +538,7 @@ impl Grants {
         self.all.iter().map(|(id, grant)| (*id, grant.as_ref()))
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let deadline = |(id, grant): (GrantId, &Grant)| {
             let at = grant.waiter().map(|waiter| waiter.until).or(grant.revoked())?;

@@ -3,13 +3,13 @@
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::MonotonicMs;
 
-/// The server looks for expired leases at least this often, in milliseconds.
+/// The server checks for expired leases at least this often, in milliseconds.
 pub const TICK_MS: u64 = 1000;
 
 /// A pause between two ticks from which on the machine counts as suspended.
 const GAP_MS: u64 = 3 * TICK_MS;
 
-/// How many gaps are remembered. A lease that was not renewed since the first of them has expired in any case.
+/// The number of gaps that are remembered. A lease that was not renewed since the first of them has expired in any case.
 const GAPS_MAX: usize = 64;
 
 /// The lease of a session. Its connection shares it, so that a renewal takes no lock.
@@ -55,6 +55,7 @@ struct Gap {
 }
 
 impl Gaps {
+    /// Notes that the server runs at this time. A pause of [`GAP_MS`] or more since the last call is a gap.
     pub(super) fn tick(&mut self, now: MonotonicMs) {
         let length_ms = self.last_tick.map_or(0, |last| now.0.saturating_sub(last.0));
         if length_ms >= GAP_MS {

@@ -1,6 +1,6 @@
 //! Listings: the holders or waiters of a name, what sessions hold and wait for, the names with waiters, the declared semaphores,
-//! and all sessions: leased ones, those of connections, and processes of System V calls. Each takes some entries a step, so that a
-//! long one delays no other request. An entry that appears or disappears during the listing may be in it or not.
+//! and all sessions: leased ones, those of connections, and processes of System V calls. Each step takes a limited number of
+//! entries, so that a long listing delays no other request. An entry that appears or disappears meanwhile may or may not be listed.
 
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -23,8 +23,10 @@ use signalbox_model::{
     SessionEntry, SessionId, SessionKind, TtlLeft,
 };
 
-/// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
+/// The most entries of one step.
 pub(super) const STEP_ENTRIES: usize = 128;
+
+/// The most bytes of names, labels and slots of one step, unless one entry has more.
 const STEP_BYTES: usize = 64 * 1024;
 
 /// What a listing of a name lists.
@@ -48,7 +50,7 @@ pub struct DeclaredSemaphore {
 }
 
 impl DeclaredSemaphore {
-    /// What clients see of it.
+    /// The entry that clients get.
     pub fn entry(&self) -> DeclaredEntry<&[u8], &[u16]> {
         let DeclarationRecord { name, label, service, .. } = &self.record;
         DeclaredEntry {
@@ -70,7 +72,8 @@ impl DeclaredSemaphore {
 /// A holder or a waiter in a listing.
 pub type NameEntry = ListEntry<Box<[u8]>, Box<[u16]>>;
 
-/// An entry without an address, and the connection of its session, whose address it is; `None`: it has none now.
+/// An entry without an address, and the connection of its session, whose address the caller adds; `None`: the session has no
+/// connection now.
 pub type Listed = (NameEntry, Option<ConnectionId>);
 
 /// A listing of the holders or waiters of a name.
@@ -111,7 +114,7 @@ pub struct Claimed {
     pub namespace: Namespace,
     /// The name's bytes.
     pub name: Box<[u8]>,
-    /// Whether it is held, if only until its request has all that it wants, or waited for.
+    /// Whether it is held, perhaps only until its request has everything; otherwise, the request waits for it.
     pub is_held: bool,
     /// The entry among the holders or the waiters of the name. The position of a waiter is not counted.
     pub listed: Listed,
@@ -120,9 +123,9 @@ pub struct Claimed {
 /// A listing of what sessions hold by grants and wait for, session by session.
 #[derive(Debug)]
 pub struct ClaimListing {
-    /// Those that are left, the next one last.
+    /// The sessions that are left, the next one last.
     sessions: Vec<SessionId>,
-    /// The last grant of the next one that was listed.
+    /// The last grant of the next session that was listed.
     after: Option<GrantId>,
 }
 
@@ -161,12 +164,12 @@ pub struct Connected {
     pub opened: MonotonicMs,
 }
 
-/// How far a listing of all sessions has come: first come leased sessions, then connections, then processes, each in the
-/// order of their ids.
+/// The progress of a listing of all sessions: first leased sessions, then connections, then processes, each in the order of
+/// their ids.
 #[derive(Debug)]
 pub struct SessionListing(Left);
 
-/// What a listing of all sessions has left: the sessions after the last one.
+/// The sessions that are left: those after the last one that was listed.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Leased(Option<SessionId>),
@@ -232,8 +235,8 @@ impl Core {
         Ok(Inspected { in_use: consumption, peak, waiting, capacity, available, namespace })
     }
 
-    /// The kind of name that a request which leaves that to the server is about: the declared semaphore of this name, else
-    /// the counter. Where neither exists, an undeclared semaphore, which only a request for a semaphore acquires.
+    /// The kind of a name for a request that does not state it: the declared semaphore of this name, else the counter. If neither
+    /// exists, an undeclared semaphore, which only requests for semaphores acquire.
     pub fn resolve(&self, name: &[u8]) -> Namespace {
         let exists = |namespace| self.registry(namespace).find(name, |_| ()).is_some();
         match self.ledger().resolve(name) {
@@ -277,7 +280,7 @@ impl Core {
         match &mut listing.state {
             State::PlainHolders(_) => Vec::new(),
             State::Grants { after } => {
-                let ids = ledger.queues.grants(namespace, &object, from(*after)).take(STEP_ENTRIES);
+                let ids = ledger.queues.grants(namespace, &object, ids_after(*after)).take(STEP_ENTRIES);
                 let listed = ids.map(|id| {
                     *after = Some(id);
                     ledger.listed_grant(id, namespace, &object, 0)
@@ -285,7 +288,7 @@ impl Core {
                 listed.collect()
             }
             State::Waiters { after, position } => {
-                let ids = ledger.queues.waiters(namespace, &object, from(*after)).take(STEP_ENTRIES);
+                let ids = ledger.queues.waiters(namespace, &object, ids_after(*after)).take(STEP_ENTRIES);
                 let listed = ids.map(|id| {
                     *after = Some(id);
                     *position += 1;
@@ -402,7 +405,7 @@ impl Core {
         self.ledger().sessions.get(session).is_some()
     }
 
-    /// Visits at most `names` more names for a listing, and returns what of them is held; `None`: all names were visited.
+    /// Visits at most `names` more names for a listing, and returns the holdings of its connections; `None`: all names were visited.
     pub fn list_plain(&self, listing: &mut PlainListing, names: usize) -> Option<Vec<Claimed>> {
         let [namespace, rest @ ..] = listing.namespaces else { return None };
         let namespace = *namespace;
@@ -478,15 +481,9 @@ impl Ledger {
     fn label(&self, session: SessionId) -> Box<[u8]> {
         self.sessions.get(session).map_or_else(Box::default, |state| state.label().into())
     }
-}
 
-fn from(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
-    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
-}
-
-impl Ledger {
     fn listed_session(&self, session: SessionId, state: &SessionState, now: MonotonicMs) -> ListedSession {
-        let (address, identity) = shown(state.client());
+        let (address, identity) = client_texts(state.client());
         ListedSession {
             kind: SessionKind::Leased,
             session: session.number(),
@@ -505,7 +502,7 @@ impl Ledger {
     fn listed_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
         let Connected { connection, client, opened } = connected;
         let state = self.sessions.get(connection.session());
-        let (address, identity) = shown(Some(&client));
+        let (address, identity) = client_texts(Some(&client));
         ListedSession {
             kind: SessionKind::Connection,
             session: connection.number(),
@@ -521,13 +518,17 @@ impl Ledger {
     }
 }
 
-/// The grants that a session holds.
+fn ids_after(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
+    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+}
+
+/// The number of grants that a session holds.
 fn held(state: &SessionState) -> u32 {
     u32::try_from(state.grant_count()).unwrap_or(u32::MAX) - state.waiting()
 }
 
-/// The parts of an entry that show the client.
-pub(crate) fn shown(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u8]>) {
+/// The texts of a client's address and identity; empty if it has none.
+pub(crate) fn client_texts(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u8]>) {
     let address = client.map(|client| client.address.to_string()).unwrap_or_default();
     let identity = client.and_then(|client| client.identity.as_deref()).unwrap_or_default();
     (address.into_bytes().into(), identity.as_bytes().into())

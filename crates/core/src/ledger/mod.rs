@@ -73,7 +73,7 @@ pub use listing::{
     ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing,
     ListingKind, NameEntry, PlainListing, SessionListing, WaitedListing,
 };
-pub(super) use listing::{age_s, shown, ttl_left};
+pub(super) use listing::{age_s, client_texts, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;
 pub(crate) use state::Ledger;
 pub use state::{LedgerLimits, LedgerStats};

@@ -1,6 +1,5 @@
-//! Serving queues, from the queue to the release: a waiter takes its names one by one, in the order of ids and never out of
-//! turn, and becomes a grant; at its end, what it has taken is returned. And the backlog, in which queues are served step by
-//! step.
+//! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn, and becomes a grant; when it
+//! ends, what it has taken is returned. The steps of the backlog, which serve queues, are here too.
 //!
 //! The end of a grant or a waiter is a step of an operation. The caller runs the backlog afterwards, so that the resources are
 //! granted to others.
@@ -28,9 +27,8 @@ enum Progress {
 
 impl Ledger {
     /// Acquires the remaining names of a waiter one by one, until it has to wait, is refused, or has everything and is
-    /// granted.
-    /// `queueing` is that of a request that was just made, which may be refused because of the queue. Returns the reply to the
-    /// request; `None`: it waits.
+    /// granted. `queueing`: the request was just made, and may be refused because of the queue; `None`: it has waited. Returns the
+    /// reply to the request; `None`: it waits.
     pub(super) fn advance(
         &mut self,
         id: GrantId,
@@ -109,7 +107,7 @@ impl Ledger {
         } else {
             let is_shared = self.awaited_mut(id).is_shared;
             self.queues.add_waiter(namespace, &object, id, is_shared);
-            // It has come back to its place after a restart, and the work was done meanwhile.
+            // It has returned to its place after a restart, and the work was done meanwhile.
             if self.queues.is_done(namespace, &object, id) {
                 self.backlog.push(Task::TellDone(NameRef::new(namespace, &object)));
             }
@@ -132,7 +130,7 @@ impl Ledger {
         slots_left: usize,
         context: LedgerContext<'_>,
     ) -> Result<Granting, Refusal> {
-        // Before anything about the queue: this would be as true with an empty one.
+        // Before the checks of the queue: this refusal does not depend on it.
         if let Some(refusal) = self.lasting_refusal(object, claim, slot) {
             return Err(refusal);
         }
@@ -141,7 +139,7 @@ impl Ledger {
         }
         let waiting = self.queues.waiting(namespace, object);
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
-        // In the reconnect window, one that was before it may still come.
+        // In the reconnect window, a waiter that was ahead of it may still return.
         let is_first = is_first && !self.places.is_held_back(id);
         let position = queue_position(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
         let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
@@ -179,7 +177,7 @@ impl Ledger {
         GRANT_SLOTS_MAX - self.grants.existing(id).taken().iter().map(slots).sum::<usize>()
     }
 
-    /// The next name of a waiter, which it lacks.
+    /// The next name that a waiter lacks.
     fn awaited_mut(&mut self, id: GrantId) -> &mut Part {
         match self.grants.existing_mut(id).awaited_mut() {
             Some(part) => part,
@@ -245,19 +243,19 @@ impl Ledger {
     }
 
     /// A waiter that has everything becomes a grant with this id. Returns the reply to its request.
-    fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) -> PendingReply {
-        let Waiting { received, reply_to: to, .. } = self.grants.hold(place, self.now_ms(context));
-        let grant = self.grants.existing(place);
+    fn grant(&mut self, waiter: GrantId, id: GrantId, context: LedgerContext<'_>) -> PendingReply {
+        let Waiting { received, reply_to: to, .. } = self.grants.hold(waiter, self.now_ms(context));
+        let grant = self.grants.existing(waiter);
         let session = grant.session;
-        let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
+        let cached = Box::new(CachedGrant { grant: id, ..grant.cached(waiter, &self.slots) });
         self.uncount_waiter(session);
         let state = self.sessions.existing_mut(session);
         state.waiter_granted();
         if let Some(to) = &to {
-            state.remove_token(to.token, place);
+            state.remove_token(to.token, waiter);
         }
-        if id != place {
-            self.renumber(place, id);
+        if id != waiter {
+            self.renumber(waiter, id);
         }
         self.counts.granted += 1;
         self.publish_grant(id, EventKind::Granted);
@@ -270,11 +268,11 @@ impl Ledger {
         PendingReply { reply: CachedReply::Granted(cached), received, to }
     }
 
-    /// Runs a step of the backlog: refuses waiters, serves queues from their heads until those do not fit, and acts on
-    /// drops in usage. The rest is left for the next step.
+    /// Runs a step of the backlog: refuses waiters, serves queues from their heads until a head does not fit, and acts on drops
+    /// in usage. The rest is left for the next step.
     pub(crate) fn run_backlog(&mut self, context: LedgerContext<'_>) {
         for kind in TIMELESS_KINDS {
-            // Only when the queues are served is in use what stays in use.
+            // The usage is final only when the queues are served.
             if kind == TaskKind::UsageDropped && self.backlog.has(TaskKind::ServeQueue) {
                 break;
             }
@@ -291,7 +289,7 @@ impl Ledger {
         }
     }
 
-    /// Runs a step of one task. Returns the work that it was.
+    /// Runs a step of one task. Returns the amount of work, in the units of `TaskKind::budget`.
     fn run_task(&mut self, task: Task, context: LedgerContext<'_>) -> usize {
         match task {
             Task::RefuseWaiters(task) => self.refuse_some_waiters(task, context),
@@ -324,7 +322,8 @@ impl Ledger {
         }
     }
 
-    /// Serves the head of a queue. Returns the work that it was; `None`: the queue is empty, or its head does not fit.
+    /// Serves the head of a queue. Returns the amount of work, as [`Self::run_task`]; `None`: the queue is empty, or its head does
+    /// not fit.
     fn serve_head(&mut self, name: &NameRef, context: LedgerContext<'_>) -> Option<usize> {
         let NameRef { namespace, object } = name;
         let id = self.queues.head(*namespace, object)?;
@@ -335,8 +334,8 @@ impl Ledger {
         };
         let (claim, slot) = (*claim, *slot);
         let (session, request) = (grant.session, grant.request);
-        // An ending session would release what it is granted in one of its next steps. A waiter for a removed semaphore
-        // must not take from one that was declared since.
+        // An ending session would release a grant in one of its next steps. A waiter for a removed semaphore must not take from one
+        // that was declared since.
         let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
         let done = self.queues.is_done(*namespace, object, id).then_some(Refusal::Done);
@@ -412,7 +411,7 @@ impl Ledger {
             self.return_part(id, part, context);
             self.publish_part(id, grant.session, part, EventKind::Left);
         }
-        // It has an object as long as it is in a queue. One that is refused before that is in none.
+        // It has an object only while it is in a queue; it may be refused before.
         if let Some(part) = grant.awaited()
             && let Some((namespace, object)) = part.object()
         {

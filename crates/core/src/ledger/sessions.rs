@@ -1,8 +1,8 @@
 //! All sessions: those of connections that use the ledger, and leased ones, to which connections attach.
 //!
-//! Invariants: an attachment is symmetric, so a connection is attached to a leased session exactly if that session has
-//! this connection; a session has at most one deadline, and its state says which; a leased session that is not ending has
-//! one; `leased` and `by_key` have all leased sessions.
+//! Invariants: an attachment is symmetric: a connection is attached to a leased session exactly if that session has this
+//! connection; a session has at most one deadline, which its state contains; a leased session that is not ending has one;
+//! `leased` and `by_key` contain all leased sessions.
 
 mod state;
 
@@ -15,8 +15,7 @@ use super::leases::{Gaps, Lease};
 use crate::durable::AnswerRecord;
 use crate::invariant::{broken, invariant};
 use crate::limit::ClientKey;
-use crate::mailbox::SessionClient;
-use crate::mailbox::{Mailbox, Message, ReplyTo};
+use crate::mailbox::{Mailbox, Message, ReplyTo, SessionClient};
 use crate::outcome::{Answer, Token};
 use crate::request_log::{Reply, RequestLog};
 use crate::ring_map::RingMap;
@@ -43,23 +42,23 @@ pub(super) struct SessionState {
     owner: Option<ClientKey>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
-    /// How many of them wait.
+    /// The number of its waiters.
     waiting: u32,
-    /// What it counts for in the memory of its client.
+    /// The bytes that count for the memory of its client.
     bytes: usize,
     log: RequestLog<CachedReply>,
     /// Waiting requests that will be answered to its connection, by the connection's names for them.
     tokens: RingMap<Token, GrantId>,
     /// When it ends because it was revoked.
     revoked: Option<MonotonicMs>,
-    /// Its entry among the deadlines.
+    /// The time of its entry in `deadlines`.
     deadline: Option<MonotonicMs>,
     ending: Option<Ending>,
-    /// Whether it is a lease that its key alone finds, as far as the process knows.
+    /// Whether it is a lease over HTTP, which only its key identifies, as far as the process knows.
     is_keyed: bool,
-    /// Whether its client was told that it holds what its request wants.
+    /// Whether the client of such a lease has been told that its request was granted.
     is_told: bool,
-    /// Whether a store has its record, now or soon. It is stored when something of it is that needs it.
+    /// Whether a store has its record, now or soon. It is stored with the first change that depends on it.
     is_stored: bool,
 }
 
@@ -143,11 +142,11 @@ enum SessionKind {
         key: SessionKey,
         lease: Arc<Lease>,
         connection: Option<ConnectionId>,
-        /// The client that is attached or was last; `None`: none was since the start of the server.
+        /// The client that is attached or was attached last; `None`: no client since the start of the server.
         client: Option<SessionClient>,
-        /// `None`: before the start of the server.
+        /// When it was opened; `None`: before the start of the server.
         opened: Option<MonotonicMs>,
-        /// The client that opened it, until that is stored and answered.
+        /// Where the opening is answered, until it is stored and answered.
         opener: Option<ReplyTo>,
     },
 }
@@ -162,7 +161,7 @@ pub(super) enum Attachment {
     Lost,
 }
 
-/// A session that ends step by step. It acquires nothing more.
+/// The state of a session that ends step by step. It acquires nothing more.
 #[derive(Debug)]
 struct Ending {
     /// The kind of its last events.
@@ -185,7 +184,7 @@ impl Sessions {
         }
     }
 
-    /// Adds a leased session that was opened now. The caller attaches a connection.
+    /// Adds a leased session that was opened now, and returns when it ends without a renewal. The caller attaches a connection.
     pub(super) fn open(
         &mut self,
         session: SessionId,
@@ -197,7 +196,7 @@ impl Sessions {
         self.add_leased(session, (key, ttl_ms, label), (Some(now), None), now)
     }
 
-    /// Brings a leased session back that may have been revoked.
+    /// Adds a restored leased session, which may have been revoked.
     pub(super) fn restore(
         &mut self,
         session: SessionId,
@@ -283,7 +282,7 @@ impl Sessions {
         self.get(session).filter(|state| !state.is_ending()).ok_or(Refusal::NoSuchSession)
     }
 
-    /// The session that a connection's requests are for.
+    /// The session that a connection's requests are for: its own, or the leased one that it is attached to.
     pub(super) fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
         self.check_not_ending(connection)?;
         let session = match self.attachment(connection) {
@@ -294,8 +293,8 @@ impl Sessions {
         self.active(session).map(|_| session)
     }
 
-    /// Refuses requests of a connection whose session is ending, or has ended because it was revoked: what they acquire
-    /// would be lost.
+    /// Refuses requests of a connection whose own session is ending, or has ended because it was revoked: what they acquire would
+    /// be lost.
     pub(super) fn check_not_ending(&self, connection: ConnectionId) -> Result<(), Refusal> {
         self.active(connection.session()).map(|_| ())
     }
@@ -366,7 +365,7 @@ impl Sessions {
         }
     }
 
-    /// The leased session that was opened with this key; `None`: there is none, or it is ending.
+    /// The leased session that was opened with this key; `None`: it does not exist, or is ending.
     pub(super) fn with_key(&self, key: &SessionKey) -> Option<SessionId> {
         let half = key.first_half();
         let found = self.by_key.range((half, SessionId::MIN)..).take_while(|(other, _)| *other == half);
@@ -383,7 +382,7 @@ impl Sessions {
         self.note_client(connection);
     }
 
-    /// The leased session that a connection is attached to, if there is one, has the connection's client from now on.
+    /// Records the connection's client in the leased session that the connection is attached to, if there is one.
     pub(super) fn note_client(&mut self, connection: ConnectionId) {
         let Attachment::To(session) = self.attachment(connection) else { return };
         let attached = self.mailbox(connection).and_then(|mailbox| mailbox.client());
@@ -403,12 +402,12 @@ impl Sessions {
         Some(session)
     }
 
-    /// A detached connection has lost its session to another connection.
+    /// Marks a detached connection: it has lost its session to another connection.
     pub(super) fn lose(&mut self, connection: ConnectionId) {
         self.set_attachment(connection, Attachment::Lost);
     }
 
-    /// Does nothing for a connection that has ended.
+    /// Sets the attachment of a connection, unless the connection has ended.
     fn set_attachment(&mut self, connection: ConnectionId, to: Attachment) {
         if let Some(state) = self.all.get_mut(&connection.session())
             && let SessionKind::Connection { attachment, .. } = &mut state.kind
@@ -425,7 +424,7 @@ impl Sessions {
         }
     }
 
-    /// The client of a connection; `None`: it has ended, has not joined, or its client is not counted.
+    /// The client that a connection counts for; `None`: it has ended, has not joined, or its client is not counted.
     pub(super) fn owner_of(&self, connection: ConnectionId) -> Option<ClientKey> {
         self.get(connection.session())?.owner
     }
@@ -461,13 +460,12 @@ impl Sessions {
 
 /// Leases and deadlines.
 impl Sessions {
-    /// The server looks for expired leases: a longer pause than [`TICK_MS`](super::leases::TICK_MS) extends them.
+    /// Notes that the server checks for expired leases now. A long pause since the last check extends them ([`Gaps::tick`]).
     pub(super) fn tick(&mut self, now: MonotonicMs) {
         self.gaps.tick(now);
     }
 
-    /// Renews the leases of all sessions, which were restored this long before, and has those that were revoked end that
-    /// much later.
+    /// Renews the leases of all restored sessions, and delays the ends of revoked ones by the time since they were restored.
     pub(super) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs) {
         for state in self.all.values_mut() {
             if let Some(revoked) = &mut state.revoked {
@@ -486,15 +484,15 @@ impl Sessions {
         Some(from.until(state.revoked.map_or(expiry, |revoked| revoked.min(expiry))))
     }
 
-    /// When a session ends unless its lease is renewed; `None`: only with its connection, or it is ending already.
+    /// When a session ends unless its lease is renewed; `None`: it ends with its connection, or is ending already.
     pub(super) fn end_of(&self, session: SessionId) -> Option<MonotonicMs> {
         let state = self.active(session).ok()?;
         let expiry = state.lease().map(|(_, lease)| self.gaps.expiry(lease));
         expiry.into_iter().chain(state.revoked).min()
     }
 
-    /// Has a session end at this time. A second revocation may bring the end forward and never delays it. Returns when it
-    /// ends; [`Refusal::NoSuchSession`]: it does not exist, or is ending.
+    /// Revokes a session, so that it ends at this time. A second revocation may bring the end forward and never delays it. Returns
+    /// when it ends. Fails with [`Refusal::NoSuchSession`] if it does not exist or is ending.
     pub(super) fn revoke_at(&mut self, session: SessionId, at: MonotonicMs) -> Result<MonotonicMs, Refusal> {
         let state = self.get_mut(session).filter(|state| !state.is_ending());
         let state = state.ok_or(Refusal::NoSuchSession)?;
@@ -503,7 +501,7 @@ impl Sessions {
         Ok(at)
     }
 
-    /// Sets when a session is looked at, in place of its previous deadline.
+    /// Sets when a session is checked, in place of its previous deadline.
     pub(super) fn set_deadline(&mut self, session: SessionId, at: MonotonicMs) {
         let before = self.existing_mut(session).deadline.replace(at);
         if let Some(before) = before {
@@ -523,7 +521,7 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         for (session, state) in self.iter() {
             let attached = match &state.kind {

@@ -3,7 +3,7 @@
 use super::processes::Process;
 use super::state::Sysv;
 use super::waiters::{Waiter, WaiterId};
-use crate::ledger::{ListedSession, age_s, shown, ttl_left};
+use crate::ledger::{ListedSession, age_s, client_texts, ttl_left};
 use crate::state::Core;
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{ListedSet, ListedUser, Operation, ProcessId, SetId, UserRole};
@@ -96,7 +96,7 @@ impl Sysv {
         now: MonotonicMs,
     ) -> Vec<(ProcessId, ListedSession)> {
         let listed = |(id, process): (ProcessId, &Process)| {
-            let (address, identity) = shown(process.client.as_ref());
+            let (address, identity) = client_texts(process.client.as_ref());
             let listed = ListedSession {
                 kind: SessionKind::Process,
                 session: id.0,

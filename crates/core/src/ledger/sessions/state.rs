@@ -93,7 +93,7 @@ impl SessionState {
         mem::replace(&mut self.is_told, true)
     }
 
-    /// The session is stored when something of it is that needs it.
+    /// The session is not stored now, but with the first change that depends on it.
     pub(in crate::ledger) fn store_later(&mut self) {
         self.is_stored = false;
     }
