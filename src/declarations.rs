@@ -222,7 +222,7 @@ fn show(declaration: &Declaration<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     Ok(())
 }
 
-/// The reason not to lower a capacity to this one while so many waiting requests need more.
+/// The reason not to lower a capacity to this one while this number of waiting requests need more.
 pub(crate) fn refuses(waiters: usize, capacity: u32) -> Option<Obstacle> {
     let (requests, need) = if waiters == 1 { ("request", "needs") } else { ("requests", "need") };
     (waiters > 0).then(|| Obstacle {

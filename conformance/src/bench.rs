@@ -196,7 +196,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The resident memory of a driver with so many permits, less that without, for each of them.
+/// The resident memory of a driver with this number of permits, less that without, divided by the number.
 fn permit_bytes(driver: &Driver, name: &str, counts: &Counts) -> Result<u64, String> {
     let name = format!("kept/{name}");
     let with = |count| {

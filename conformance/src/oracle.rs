@@ -28,7 +28,7 @@ impl Oracle {
         self.0.lock().expect("no thread panics with the lock")
     }
 
-    /// A client has said that it holds one of each of these names, of which there are so many.
+    /// A client has said that it holds one resource of each of these names, which have these maxima.
     pub fn begin(&self, who: String, claims: Vec<(String, u64)>) -> BeliefId {
         let now = Instant::now();
         let mut beliefs = self.beliefs();

@@ -1,8 +1,8 @@
 //! The options of all subcommands, and rules of the command line that the parser does not have: a subcommand has a use for each
 //! option that is given, and no part of an option's value becomes a NAME.
 //!
-//! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So NAMEs stand together, before or after the
-//! options, and a unit of time right behind a TIME is refused, wherever it stands.
+//! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So all NAMEs are given together, before or after the
+//! options, and a unit of time directly after a TIME is refused everywhere.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -159,7 +159,7 @@ fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result
         let is_unit = |option: &&Arg| is_behind_option && takes_time(option) && UNITS.contains(&&word[..]);
         if let Some(option) = option.filter(is_unit) {
             return Err(format!(
-                "\"{word}\" behind {} looks like a part of the time; a TIME is one word, such as 30s, 5m or 1h; if \
+                "\"{word}\" after {} looks like a part of the time; a TIME is one word, such as 30s, 5m or 1h; if \
                  \"{word}\" is a name, put it before the options",
                 shown(option)
             ));

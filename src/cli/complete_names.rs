@@ -22,7 +22,7 @@ use signalbox_client::Scope;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: signalbox complete-names -- get ba", hide = true)]
 pub(super) struct Arguments {
-    /// The words behind the program's name, the last one incomplete
+    /// The words after the program's name, the last one incomplete
     #[arg(last = true, value_name = "WORD")]
     words: Vec<String>,
 }

@@ -74,7 +74,7 @@ enum Action {
     /// with the processes that have used them. Damage and contradictions between records are reported on standard error, one
     /// message each, and the exit status is 65. The directory is not changed.
     ///
-    /// needs_repair is no error: it means that the server was not shut down properly and will repair the file when it starts.
+    /// needs_repair is not an error: it means that the server was not shut down properly and will repair the file when it starts.
     /// With --json, the output is one object with the keys declared, sessions, grants, answers, sysv_sets, sysv_processes,
     /// needs_repair and problems (an array of messages).
     #[command(after_help = "\
@@ -116,7 +116,7 @@ Examples:
     Import(Place),
 }
 
-/// Whether a running server is exported. A server of the environment is none of the command line, and selects nothing.
+/// Whether a running server is exported. Only the command line selects that, and not the environment.
 fn is_of_server(place: &Place, common: &Common) -> Result<bool, Failure> {
     match (common.has("server"), place.directory.is_some() || place.cluster) {
         (true, true) => {

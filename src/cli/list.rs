@@ -38,7 +38,7 @@ const COLUMNS: [Column; 10] = [
 /// List declared semaphores, and the names that are in use
 ///
 /// Without an argument, all of them are listed, ordered by name; with NAME this one, and with a * at the end all with this prefix.
-/// If there is no such NAME, the exit status is 1; a prefix that no name has is no error.
+/// If there is no such NAME, the exit status is 1; a prefix that no name has is not an error.
 ///
 /// The columns are: kind, resources in use, capacity (a counter has none: each request brings its maximum), waiting requests, for
 /// how long the first of them waits (in seconds), number of holders, flags, generation (the number of its last change), name, label.

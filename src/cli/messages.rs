@@ -1,6 +1,6 @@
 //! Messages on standard error, and the warnings of the client among them.
 //!
-//! A write to standard error can block for ever: a full pipe that nobody reads, a terminal that was stopped with Ctrl-S.
+//! A write to standard error can block for ever: a full pipe without a reader, a terminal that was stopped with Ctrl-S.
 //! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. And it can end it:
 //! a file that has reached the size of `ulimit -f`. While a program holds resources or waits for them, none of this may happen,
 //! because it must renew, and end its command in time. It then calls [`in_background`], and a thread of its own does the writing.
@@ -22,7 +22,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use super::exit::warn;
 
-/// How many messages wait for a reader. Later ones are discarded: nobody reads.
+/// The number of messages that wait for a reader. Later ones are discarded.
 const WAITING_MAX: usize = 64;
 
 /// How long the end of the program waits until the messages are written.
@@ -89,7 +89,7 @@ impl Writer {
     }
 }
 
-/// The thread.
+/// The body of the thread.
 fn write_all() {
     // A thread that blocks these signals may write to a terminal with `stty tostop` and to a file that is full, and the process is
     // neither stopped nor ended.
@@ -109,7 +109,7 @@ fn write_all() {
     }
 }
 
-/// Nothing can be reported about a standard error that is closed.
+/// Writes a text. An error is ignored: it could only be reported on standard error, too.
 fn write_now(text: &str) {
     let mut out = io::stderr();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -119,7 +119,7 @@ fn grouped(command: clap::Command) -> clap::Command {
     ))
 }
 
-/// Takes `-1` behind an option as its value, whose parser names the option and the range that it must be in.
+/// Takes `-1` after an option as its value, whose parser names the option and the range that it must be in.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let takes_values = |argument: &Arg| argument.get_action().takes_values() && !argument.is_last_set();
     let is_number =
@@ -182,7 +182,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether signals do something else than to end this process at once.
+    /// Whether signals do not simply end this process.
     fn handles_signals(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Top(_) | Self::Run(_) | Self::Acquire(_))
     }
@@ -252,7 +252,7 @@ pub fn main() -> ExitCode {
 /// Prints the help or the version that was requested, or the error in the arguments.
 fn explain(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() {
-        // A reader that closes the pipe early is no error.
+        // A reader that closes the pipe early is not an error.
         let _ = answer.print();
         return ExitCode::SUCCESS;
     }

@@ -42,7 +42,7 @@ pub(super) fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
 }
 
-/// The columns of a terminal; no limit if it is none, or of an unknown size.
+/// The columns of a terminal; no limit if it is not a terminal, or has an unknown size.
 pub(super) fn width_of(terminal: impl AsFd) -> usize {
     terminal_size_of(terminal).map_or(usize::MAX, |(Width(columns), _)| usize::from(columns))
 }
@@ -68,7 +68,7 @@ pub(super) fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
 }
 
-/// A message without characters that do something else than show themselves, but on as many lines as before.
+/// A message with all control and invisible characters escaped, but with its line breaks.
 pub(super) fn harmless(message: &str) -> String {
     escaped_except(message.as_bytes(), "\\\n")
 }

@@ -1,5 +1,5 @@
-//! Names by pattern, for `dump`, `list` and `watch`: a name, or a prefix with a `*` behind it. Elsewhere such a name is
-//! refused, or its `*` pointed out, because it looks like a pattern.
+//! Names by pattern, for `dump`, `list` and `watch`: a name, or a prefix followed by `*`. Other commands refuse
+//! such a name, or warn about its `*`, because it looks like a pattern.
 
 use clap::Args;
 

@@ -64,7 +64,7 @@ pub(super) async fn show(questions: &mut Questions<'_>, own: &[u8]) -> Infallibl
     }
 }
 
-/// Whether another process group uses the terminal now. If this is not the terminal of this session, nobody else does.
+/// Whether another process group uses the terminal now. If this is not the terminal of this session, no other group does.
 fn in_background() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|foreground| foreground != getpgrp())
 }

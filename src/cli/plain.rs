@@ -58,7 +58,7 @@ const COLUMNS: [Column; 3] =
 /// List all counters, or with --semaphore all semaphores
 ///
 /// Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME
-/// does not exist, the exit status is 1; a prefix that no name has is no error.
+/// does not exist, the exit status is 1; a prefix that no name has is not an error.
 ///
 /// The columns are: resources in use, peak (the most that were in use at the same time), name. With --json, the output is one
 /// object per line with the keys name, consumption and peak.

@@ -68,7 +68,7 @@ pub(super) fn session_id(text: &str) -> Result<SessionId, String> {
 ///
 /// With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the address or
 /// network, or with the token or certificate, or did last. "signalbox sessions" shows these as token:NAME and certificate:NAME. The
-/// server goes on if --timeout is over before; 100,000 sessions with a data directory take some seconds. Connections are not
+/// server continues if --timeout is over before; 100,000 sessions with a data directory take some seconds. Connections are not
 /// closed: what a connection holds without a lease is released when its client disconnects, or by --session with its id. A client
 /// that keeps running may open new sessions. System V processes are not revoked. A session that was restored at the start of the
 /// server and whose client has not come back has no address and no identity.

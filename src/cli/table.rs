@@ -316,7 +316,7 @@ fn line(columns: &[Column], widths: &[Option<usize>], cells: &[String]) -> Strin
 }
 
 fn pad(text: &str, width: usize) -> String {
-    // The last column may be as wide as the largest number, if the output is no terminal of a known width.
+    // The last column may be as wide as the largest number, if the output is not a terminal of a known width.
     let missing = width.min(1000).saturating_sub(length(text));
     format!("{text}{}", " ".repeat(missing))
 }

@@ -1,4 +1,4 @@
-//! Where the token of the client subcommands comes from: a file or the environment. It is no argument, because every user
+//! Where the token of the client subcommands comes from: a file or the environment. It is not an argument, because every user
 //! of a machine can read the arguments of all processes.
 
 use std::path::{Path, PathBuf};

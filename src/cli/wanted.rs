@@ -17,8 +17,8 @@ use signalbox_model::noun;
 pub(super) struct Wanted {
     /// Limits to acquire, all or none: NAME, NAME=R, NAME:MAX or NAME=R:MAX
     ///
-    /// R is the number of resources, and MAX the maximum of a limit that is not declared. All NAMEs stand together, before or after
-    /// the options.
+    /// R is the number of resources, and MAX the maximum of a limit that is not declared. Give all NAMEs together, before or
+    /// after the options.
     #[arg(value_name = "NAME", required_unless_present = "named", value_parser = Name::parser())]
     names: Vec<Name>,
 
@@ -164,15 +164,15 @@ impl Wanted {
     }
 }
 
-/// The amount behind a name: resources and a maximum.
+/// The amount after a name: resources and a maximum.
 type Own = (u32, Option<u32>);
 
 /// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. A name that still looks as if an amount followed it is refused: it would be a
 /// limit of its own beside the one that was meant.
 fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
-    let (rest, max) = number_behind(argument.bytes(), b':');
-    let (name, resources) = number_behind(rest, b'=');
-    if name.contains(&b'=') || name.ends_with(b" ") || number_behind(name, b':').1.is_some() {
+    let (rest, max) = number_after(argument.bytes(), b':');
+    let (name, resources) = number_after(rest, b'=');
+    if name.contains(&b'=') || name.ends_with(b" ") || number_after(name, b':').1.is_some() {
         return Err(format!(
             "{argument} has no amount of the form NAME=R, NAME:MAX or NAME=R:MAX, with whole numbers; correct it, or, if all of \
              it is the name, add --exact and give the amount with --resources and --max"
@@ -193,8 +193,8 @@ fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
     Ok((name, Some(own)))
 }
 
-/// The bytes before the last `separator`, and those behind it if they are digits; else all bytes.
-fn number_behind(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
+/// The bytes before the last `separator`, and those after it if they are digits; else all bytes.
+fn number_after(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, digits) = bytes.split_at(bytes.len() - digits);
     match rest.strip_suffix(&[separator]) {

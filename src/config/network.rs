@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// IPv4 addresses that are mapped to IPv6 are the IPv4 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Without bits behind the prefix, and IPv4 as such.
+    /// Without bits after the prefix, and an IPv4 address in its own form.
     address: IpAddr,
     /// How many bits all addresses have in common: at most those of an address.
     prefix: u8,
@@ -79,7 +79,7 @@ impl FromStr for Network {
             }
             Some(_) => return Err(UnknownNetwork),
         };
-        // With bits behind the prefix, one of the two is a typing error.
+        // With bits after the prefix, one of the two is a typing error.
         if prefix > bits_of_address || bits & !mask(prefix) != 0 {
             return Err(UnknownNetwork);
         }

@@ -82,7 +82,7 @@ impl MemoryBudget {
             info!(
                 used = in_use,
                 memory_max = self.max(),
-                "there is memory again: nothing is refused for want of it"
+                "there is memory again: nothing is refused for lack of it"
             );
         }
         !is_free && (self.is_refusing.load(Ordering::Relaxed) || self.is_exhausted())
@@ -121,7 +121,7 @@ fn group_limit(cgroup: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u
     });
     let limits = groups.flat_map(|(group, files)| {
         let files = group.ancestors().flat_map(|group| files.iter().map(|file| group.join(file)));
-        // "max" is no number: the group has no limit.
+        // "max" is not a number: the group has no limit.
         files.filter_map(|file| read(&file)?.trim().parse().ok()).collect::<Vec<_>>()
     });
     limits.min()

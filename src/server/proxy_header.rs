@@ -29,7 +29,7 @@ pub(super) enum HeaderError {
     Timeout,
 }
 
-/// Reads the header, and nothing behind it, within this time. Returns the address that it states, if any. `note_received` gets
+/// Reads the header, and nothing after it, within this time. Returns the address that it states, if any. `note_received` gets
 /// the length of each piece in bytes.
 pub(super) async fn read_header<S: AsyncRead + Unpin>(
     stream: &mut S,

@@ -117,7 +117,7 @@ impl HistoryLimit<'_> {
     }
 }
 
-/// The bytes of a text, or of hexadecimal digits; none if these are none.
+/// The bytes of a text, or of hexadecimal digits; empty if these are missing or malformed.
 fn bytes_of(text: Option<&str>, hex: Option<&str>) -> Vec<u8> {
     match (text, hex) {
         (Some(text), _) => text.as_bytes().to_vec(),

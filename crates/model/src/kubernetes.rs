@@ -7,7 +7,7 @@ pub const SERVICE_ADVICE: &str = "Kubernetes makes such variables for a Service 
 
 /// Whether Kubernetes makes a variable with this name and value for some Service: `…_SERVICE_HOST`, `…_SERVICE_PORT` with the
 /// name of a port or without, `…_PORT` with a URL such as `tcp://10.0.0.1:80`, and `…_PORT_80_TCP` with `_PROTO`, `_PORT` or
-/// `_ADDR` behind it or nothing.
+/// `_ADDR` after it or nothing.
 pub fn is_of_service(name: &str, value: &str) -> bool {
     let without = |name, endings: &[&str]| endings.iter().find_map(|end| str::strip_suffix(name, end));
     let is_of_port = || {

@@ -115,7 +115,7 @@ impl Challenge {
 
 const ENCRYPTED_BY_RELAY: u8 = 1;
 
-/// The code of HTTP, which is no namespace.
+/// The code of HTTP, which is not a namespace.
 const HTTP: u8 = 2;
 
 impl RelayedPort {

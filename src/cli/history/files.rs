@@ -76,7 +76,7 @@ struct Open {
     text: Option<Box<dyn BufRead>>,
     /// Decompresses it.
     gzip: Option<Child>,
-    /// Lines that are none.
+    /// Lines that are not of a history.
     unusable: u64,
 }
 

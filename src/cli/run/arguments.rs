@@ -18,7 +18,7 @@ signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
 /// Run a command while holding resources
 ///
 /// Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME is a
-/// limit: it is declared ("signalbox declare"), or its maximum comes with each request, with --max or behind the NAME. A
+/// limit: it is declared ("signalbox declare"), or its maximum comes with each request, with --max or after the NAME. A
 /// maximum below the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If
 /// the resources are in use, the command is not started and the exit status is 75; with --wait, the request first waits in
 /// a fair queue. If the resources are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by

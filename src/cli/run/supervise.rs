@@ -205,7 +205,7 @@ impl Supervisor<'_> {
         } else if is_over {
             self.stop_until = None;
             warn(
-                "the command or a process that it started does not stop, so signalbox goes on holding its resources",
+                "the command or a process that it started does not stop, so signalbox keeps holding its resources",
             );
         }
     }

@@ -90,7 +90,7 @@ fn linker(file: &File, header: &[u8]) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// A number of a header; 0 behind the end of a file that is too short.
+/// A number of a header; 0 after the end of a file that is too short.
 fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let mut number = [0; 8];
     if let Some(bytes) = bytes.get(at..at + size) {

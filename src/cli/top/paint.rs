@@ -31,7 +31,7 @@ pub(super) fn span(text: impl Into<String>, style: Style) -> Span {
     Span { text: text.into().replace(char::is_control, " "), style }
 }
 
-/// The start of a text that takes so many columns at most.
+/// The start of a text that takes at most this number of columns.
 fn cut(text: &str, columns: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find_map(|(at, character)| {
@@ -46,7 +46,7 @@ fn cut(text: &str, columns: usize) -> &str {
     text
 }
 
-/// A text in exactly so many columns: it is cut, or filled with spaces.
+/// A text in exactly this number of columns: it is cut, or filled with spaces.
 pub(super) fn fitted(text: &str, columns: usize, is_right: bool) -> String {
     let text = cut(text, columns);
     let spaces = " ".repeat(columns.saturating_sub(text.width()));

@@ -17,7 +17,7 @@ use signalbox_client::{
 /// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
 
-/// The part of the time that listing very many names may take: one in so many.
+/// Listing very many names may take 1/N of the time, where N is this number.
 const DUMP_PART: u32 = 20;
 
 /// How many names are asked for their queues in one update.

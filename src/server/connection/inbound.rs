@@ -59,7 +59,7 @@ enum FrameTimer {
 pub(super) struct Received {
     /// The complete frames, if there are any.
     pub(super) frames: Option<Frames>,
-    /// Why the bytes behind the frames cannot be read as frames.
+    /// Why the bytes after the frames cannot be read as frames.
     pub(super) failure: Option<DecodeError>,
 }
 
@@ -108,7 +108,7 @@ impl Inbound {
             &mut self.partial
         };
         let received = match self.decoder.decode(buffer) {
-            // These are all complete frames. The second call returns whether the input is unreadable behind them.
+            // These are all complete frames. The second call returns whether the input after them is unreadable.
             Ok(Some(frames)) => Received { frames: Some(frames), failure: self.decoder.decode(buffer).err() },
             Ok(None) => Received { frames: None, failure: None },
             Err(error) => Received { frames: None, failure: Some(error) },

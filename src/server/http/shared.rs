@@ -106,7 +106,7 @@ impl Shared {
         self.forwarder.get().filter(|_| matches!(self.stage(), Stage::Standby))
     }
 
-    /// What this node knows of its cluster; `None`: it is none, or has not joined yet.
+    /// What this node knows of its cluster; `None`: it is not a node of one, or has not joined yet.
     pub(super) fn node(&self) -> Option<&NodeView> {
         self.node.get()
     }

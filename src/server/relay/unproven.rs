@@ -3,7 +3,7 @@
 //! Anybody who reaches the port can open such connections. A node needs one for about a round trip, so new ones are served, and
 //! the oldest are closed.
 //!
-//! Invariants: there are at most [`UNPROVEN_MAX`], and of a client that is no known node at most [`OF_CLIENT_MAX`]. No such
+//! Invariants: there are at most [`UNPROVEN_MAX`], and of a client that is not a known node at most [`OF_CLIENT_MAX`]. No such
 //! client takes the place of a node.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use signalbox_core::ClientKey;
 /// The most of all.
 pub(super) const UNPROVEN_MAX: usize = 1024;
 
-/// The most of a client that is no known node. A node that is not known, because it does not lead and has no `cluster.bind`,
+/// The most of a client that is not a known node. A node that is not known, because it does not lead and has no `cluster.bind`,
 /// relays its clients all the same: an attempt takes little time, and is repeated if it fails.
 pub(super) const OF_CLIENT_MAX: usize = 64;
 

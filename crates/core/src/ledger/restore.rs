@@ -41,8 +41,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The server begins to serve what was restored so long before: leases and the reconnect window start now, what was left
-    /// of grace periods is left, and removals go on.
+    /// The server begins to serve what was restored `late_ms` milliseconds before: leases and the reconnect window start now, the
+    /// rest of grace periods remains, and removals continue.
     pub(crate) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs, context: LedgerContext<'_>) {
         self.sessions.begin_serving(late_ms, now);
         self.grants.begin_serving(late_ms);

@@ -153,7 +153,7 @@ impl Process {
             + self.log.counted_bytes()
     }
 
-    /// Checks what is counted for the memory of its calls that wait, which take so much, and of its results.
+    /// Checks the bytes that count for its waiting calls, which take this many, and for its results.
     pub(super) fn check_bytes(&self, waiting_bytes: usize) -> Result<(), String> {
         if waiting_bytes != self.waiting_bytes {
             let counted = self.waiting_bytes;
@@ -279,7 +279,7 @@ impl Processes {
         });
     }
 
-    /// A call of a process, which took so much memory, waits no more.
+    /// A call of a process, which took this many bytes, no longer waits.
     pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId, bytes: usize) {
         self.change(id, |process| {
             if process.waiting.remove(&request).is_some() {

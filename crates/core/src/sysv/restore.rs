@@ -21,7 +21,7 @@ impl Sysv {
         }
     }
 
-    /// The server begins to serve what was restored so long before: processes end so much later.
+    /// The server begins to serve what was restored `late_ms` milliseconds before: processes end later by that time.
     pub(crate) fn begin_serving(&mut self, late_ms: u64) {
         let deadlines: Vec<_> =
             self.processes.iter().filter_map(|(id, process)| Some((id, process.deadline()?))).collect();

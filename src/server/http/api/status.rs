@@ -173,7 +173,7 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
     Json::of(&cluster)
 }
 
-/// `None`: this process is no node of a cluster.
+/// `None`: this process is not a node of a cluster.
 fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster> {
     let cluster = &context.connection.shared.cluster;
     let node = context.connection.shared.node();

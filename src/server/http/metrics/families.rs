@@ -333,7 +333,7 @@ struct Process {
 impl Process {
     fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name of the program may have spaces; it is in parentheses. The fields behind it begin with the third.
+        // The name of the program may have spaces; it is in parentheses. The fields after it begin with the third.
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let system = |name| sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok());

@@ -226,7 +226,7 @@ struct First {
     names: BTreeMap<Box<[u8]>, (Figures, usize)>,
     names_max: usize,
     label_bytes: usize,
-    /// The first name that has no room. Those behind it have none either, although they may be shorter.
+    /// The first name that has no room. Later names have no room either, although they may be shorter.
     end: Option<Box<[u8]>>,
     /// The sum of the names that have no room.
     others: Option<Figures>,
