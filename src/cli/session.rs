@@ -75,8 +75,9 @@ impl SessionArguments {
 
 /// Renew the lease of resources that were acquired with "signalbox acquire"
 ///
-/// Prints the length of the lease in seconds, counted from now; with --json, an object with the key lease. If the session no longer exists, or no longer holds its grant
-/// because that was revoked or its semaphore was removed, the exit status is 1, and others may hold the resources.
+/// Prints the length of the lease in seconds, counted from now; with --json, an object with the key lease. If the session no longer
+/// exists, or no longer holds its grant because that was revoked or its semaphore was removed, the exit status is 1, and others may
+/// hold the resources.
 /// While the grant is being revoked, a warning on standard error says how long is left.
 ///
 /// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox

@@ -8,11 +8,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tracing::error;
 
-/// How long the last line of the log may take, before the process is killed.
+/// How long writing the last line of the log may take before the process is killed.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// Kills the process, so that the kernel closes all connections at once. An abort could first write a core file: it would
-/// keep the connections open for that long, and contain the keys of sessions. The log gets a line if it takes it in time.
+/// keep the connections open for that long, and contain the keys of sessions. A last line is logged if that succeeds in time.
 pub(super) fn end_at_once(message: &'static str, reason: String) -> ! {
     let (sender, written) = mpsc::channel();
     let speaker = thread::Builder::new().spawn(move || {

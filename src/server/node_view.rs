@@ -1,5 +1,5 @@
-//! What this process knows of its cluster, for metrics, probes and the status page, and what it tells clients. Reading it costs
-//! etcd nothing.
+//! What this process knows of its cluster: for metrics, probes and the status page, and for clients. Reading it sends no request
+//! to etcd.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(super) struct Whereabouts {
     pub(super) epoch: u32,
     pub(super) renew_deadline: Duration,
     pub(super) leader: Advertised,
-    /// Where the other nodes are reached.
+    /// Where clients reach the other nodes.
     pub(super) others: Current<Arc<Advertised>>,
     /// Where the next leader is, or may be; `None`: this node continues to lead.
     pub(super) next: Current<Option<Arc<Advertised>>>,

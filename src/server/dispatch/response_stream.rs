@@ -29,7 +29,7 @@ pub(in crate::server) struct ResponseStream {
 }
 
 enum Source {
-    /// Of a port; it has one chunk.
+    /// The statistics of a port, in one chunk.
     Statistics(Namespace),
     Export(Export),
     /// The entries of a list, which ends with an empty response with this opcode.

@@ -26,15 +26,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The request that a response belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag {
-    /// Hello: after its answer, notices of the server.
+    /// Hello: its answer, and after that notices of the server.
     Hello,
     /// KeepAlive, sent at this moment.
     KeepAlive(Moment),
-    /// A numbered request, sent at this moment: perhaps that it is queued, and then its answer.
+    /// A numbered request, sent at this moment: perhaps the notice that it is queued, and then its answer.
     Request { id: RequestId, sent: Moment },
     /// VerifyGrant, sent at this moment.
     Verify { grant: GrantId, sent: Moment },
-    /// Where: where the nodes of the cluster are.
+    /// The request Where, which is answered with the addresses of the cluster's nodes.
     Where,
     /// Cancel, whose answer is ignored: the canceled request has its own.
     Cancel,
@@ -69,7 +69,7 @@ pub(super) type Greeting = Stage<Greeted, Error>;
 
 /// The session is attached to a connection.
 pub(super) struct Attached {
-    /// With its time to live.
+    /// The session, with its time to live.
     pub(super) session: OpenedSession,
     pub(super) connection: SessionConnection,
     pub(super) address: Address,
@@ -85,14 +85,14 @@ pub(super) struct Greeted {
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
     features: Features,
-    /// That was shown to the server.
+    /// The token that was shown to the server; `None`: none was.
     token: Option<Token>,
 }
 
 /// Why the session could not be attached.
 #[derive(Debug)]
 pub(super) struct AttachmentFailure {
-    /// The last one, of several addresses.
+    /// The error of the last address that was tried.
     pub(super) error: Error,
     /// Whether the session no longer exists.
     pub(super) session_is_lost: bool,

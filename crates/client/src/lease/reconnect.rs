@@ -1,7 +1,7 @@
 //! When and where a session connects next.
 //!
-//! A round tries all addresses, and resolves their names again. After each round that fails there is a pause, which grows and is random, so that the clients of
-//! a restarted server do not all connect at once.
+//! A round tries all addresses, and resolves their names again. After each failed round there is a pause, which grows and is
+//! random, so that the clients of a restarted server do not all connect at once.
 //!
 //! In a cluster, [`Guide`] knows more addresses: where the leader moves, and where all nodes are.
 
@@ -46,13 +46,13 @@ enum Reachability {
 
 pub(super) struct Reconnect {
     settings: Settings,
-    /// With which the session is opened: if the answer is lost, the next attempt gets the same session.
+    /// The key with which the session is opened: if the answer is lost, the next attempt gets the same session.
     key: Option<SessionKey>,
     /// The index of the configured address with which the next round begins.
     next_address: usize,
     /// The address of the last connection, or of the leader if the session moved there after it.
     last_address: Option<Address>,
-    /// Rounds that have failed since then.
+    /// The number of rounds that have failed since that connection.
     failed_rounds: u32,
     /// Attachments and openings that were given up without an answer. The server may still execute one after a later one,
     /// which then loses the session to it.
@@ -60,12 +60,12 @@ pub(super) struct Reconnect {
     reachability: Reachability,
     last_failure: Option<Error>,
     guide: Guide,
-    /// Whether the server that Hello is said to beside the present connection is the leader.
+    /// Whether the client says Hello to the leader beside the present connection; otherwise it shows another token there.
     approaches_leader: bool,
     rng: Rng,
 }
 
-/// What follows a failed round.
+/// What the session does after a failed round.
 pub(super) enum AfterFailure {
     SessionLost,
     /// The next round begins at this moment.
@@ -116,8 +116,7 @@ impl Reconnect {
         Some((address, greeting))
     }
 
-    /// Starts to say Hello to the server that has refused a request, if there is another token by now than this one, which was
-    /// shown to it.
+    /// Starts to say Hello again to the server that has refused a request, if the token was replaced since this one was shown.
     pub(super) fn show_another_token(&mut self, refused: &Token) -> Option<(Address, Greeting)> {
         let address = self.last_address.clone()?;
         self.approaches_leader = false;
@@ -125,8 +124,8 @@ impl Reconnect {
         Some((address, greeting))
     }
 
-    /// Attaches the session over another connection. The present one has to be closed before: the server answers what comes
-    /// over it that the session is not attached there.
+    /// Attaches the session over another connection. The present one has to be closed before: requests over it would be answered
+    /// as if the session did not exist.
     pub(super) fn attach_over(
         &mut self,
         address: Address,

@@ -17,7 +17,7 @@ use signalbox_protocol::{AllGranted, Claims, Extended, Granted, Queueing, Respon
 pub(super) struct Request {
     pub(super) operation: Operation,
     pub(super) transmission: Transmission,
-    /// The place in the queue that the server has told; it serves after a restart of the server.
+    /// The place in the queue that the server has reported; a repetition presents it after a restart of the server.
     pub(super) place: Option<Place>,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Operation {
         grant: GrantId,
         /// The work of its single flight is done.
         is_done: bool,
-        /// `None` once the caller was answered; also if there is none.
+        /// `None`: no caller waits, or it was answered.
         caller: Option<ReleaseCaller>,
     },
 }
@@ -51,7 +51,7 @@ pub(super) enum Operation {
 /// The caller of a release, which waits for its answer.
 #[derive(Debug)]
 pub(super) struct ReleaseCaller {
-    /// For so long it waits at most.
+    /// When it stops waiting.
     pub(super) until: Moment,
     pub(super) reply: oneshot::Sender<Result<(), Error>>,
 }
@@ -62,7 +62,7 @@ impl Operation {
         matches!(self, Self::Acquire { reply: None, .. })
     }
 
-    /// Sends the request at this moment, with the place that it was told. A failure means that the connection has ended.
+    /// Sends the request at this moment, with its reported place. Fails if the connection has ended.
     pub(super) fn post(
         &self,
         connection: &mut SessionConnection,

@@ -40,7 +40,7 @@ pub(super) struct Places {
     key: Option<PlaceKey>,
     /// All ids of earlier runs are at most this one, and all ids of this run are above it.
     earlier: GrantId,
-    /// How long the window is open after a start, at most.
+    /// The longest time for which the window is open after a start, in milliseconds; 0: it does not open.
     window_ms: u32,
     window: Option<Window>,
     /// Whether a waiter of this run was repeated: only then do ids of grants need a comparison.
@@ -81,15 +81,15 @@ impl Places {
         self.window_ms = window_ms;
     }
 
-    /// Sets the key. Returns whether there was none.
+    /// Sets the key, unless one is set. Returns whether it was set.
     pub(super) fn set_key_once(&mut self, key: PlaceKey) -> bool {
         let is_first = self.key.is_none();
         self.key.get_or_insert(key);
         is_first
     }
 
-    /// Everything is restored, with these sessions; the longest of them lives for `ttl_max_ms`. Opens the window, and
-    /// returns when it ends; `None`: there is none.
+    /// Opens the window after everything is restored, with these sessions, whose longest time to live is `ttl_max_ms`. Returns
+    /// when the window ends; `None`: it does not open.
     pub(super) fn open_window(
         &mut self,
         earlier: GrantId,

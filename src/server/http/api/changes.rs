@@ -1,4 +1,4 @@
-//! What administrators change: each request builds an operation, and answers its outcome. It needs a token with the right to
+//! The changes of administrators: each request becomes an operation, whose outcome is answered. It needs a token with the right to
 //! administer what it changes.
 
 use serde::Serialize;
@@ -23,7 +23,7 @@ struct State {
     in_use: u32,
 }
 
-/// What another change answers.
+/// The answer to any other change.
 #[derive(Default, Serialize)]
 struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ struct Done {
     requests: Option<u64>,
 }
 
-/// Makes a change if its client has the right. Every parameter has been read.
+/// Makes a change if its client has the right. Fails if a parameter of the request was not read: it is unknown.
 async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     context.parameters.end()?;
     let requested = context.administer(operation)?;
@@ -77,7 +77,7 @@ impl Declared {
 }
 
 pub(in super::super) async fn declare(mut context: Context) -> Answer {
-    // A semaphore is declared whatever generation there is, as over the service ports.
+    // A declaration expects no generation, as on the service ports.
     let parameters = &mut context.parameters;
     let declared = Declared::of(parameters)?;
     let rules = [("fail", IfExists::Fail), ("keep", IfExists::Keep), ("set", IfExists::Set)];
