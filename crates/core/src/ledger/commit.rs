@@ -47,7 +47,7 @@ impl Ledger {
         if let Some(key) = place_key
             && self.places.set_key_once(key)
         {
-            self.store(Change::Put(Record::PlaceKey(key)));
+            self.journal.add(Change::Put(Record::PlaceKey(key)));
         }
         self.ids.require_reservations();
         self.extend_reservation();

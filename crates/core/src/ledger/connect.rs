@@ -246,7 +246,7 @@ impl Ledger {
     /// Answers the opening of a session when everything so far is stored.
     pub(super) fn answer_when_opened(&mut self, reply_to: ReplyTo, session: SessionId) {
         self.sessions.opener_mut(session).map(|opener| opener.replace(reply_to));
-        self.on_commit(OnCommit::Opened(session));
+        self.journal.on_commit(OnCommit::Opened(session));
     }
 
     /// If the opening of a session is not stored yet, this request is answered in place of the one before. Returns whether

@@ -338,14 +338,14 @@ impl Ledger {
         self.put_declaration(object, &after);
         if self.journal.has_store() {
             let (object, after) = (object.clone(), Box::new(after));
-            self.on_commit(OnCommit::Declared { object, after, evicts });
+            self.journal.on_commit(OnCommit::Declared { object, after, evicts });
         } else {
             self.apply(object, &after, evicts, now, context);
         }
     }
 
     fn put_declaration(&mut self, object: &ObjectRef, after: &DeclarationRecord) {
-        self.store(Change::Put(Record::Declaration(after.clone())));
+        self.journal.add(Change::Put(Record::Declaration(after.clone())));
         self.declarations.put(object, after.clone());
     }
 

@@ -12,16 +12,6 @@ impl Ledger {
         self.journal.has_store() && self.sessions.is_leased(session)
     }
 
-    /// Adds a change to the journal, if there is a store.
-    pub(super) fn store(&mut self, change: Change) {
-        self.journal.add(change);
-    }
-
-    /// Has something happen when everything so far is committed. There is a store.
-    pub(super) fn on_commit(&mut self, then: OnCommit) {
-        self.journal.on_commit(then);
-    }
-
     /// Allocates the id of a grant or of a generation.
     pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
         let id = self.ids.next()?;
@@ -32,15 +22,15 @@ impl Ledger {
     /// Reserves more ids in the store when few are left.
     pub(super) fn extend_reservation(&mut self) {
         if let Some(up_to) = self.ids.begin_extension() {
-            self.store(Change::Put(Record::Mark(up_to)));
-            self.on_commit(OnCommit::Reserved(up_to));
+            self.journal.add(Change::Put(Record::Mark(up_to)));
+            self.journal.on_commit(OnCommit::Reserved(up_to));
         }
     }
 
     /// Stores a durable grant that was not revoked.
     pub(super) fn store_new_grant(&mut self, id: GrantId) {
         let record = self.grant_record(id, self.grants.existing(id));
-        self.store(Change::Put(Record::Grant(record)));
+        self.journal.add(Change::Put(Record::Grant(record)));
     }
 
     /// Stores a held grant as it is now, if it is durable.
@@ -49,7 +39,7 @@ impl Ledger {
         if self.is_durable(grant.session) {
             let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
             let record = GrantRecord { revoked_grace_ms, ..self.grant_record(id, grant) };
-            self.store(Change::Put(Record::Grant(record)));
+            self.journal.add(Change::Put(Record::Grant(record)));
         }
     }
 
@@ -65,7 +55,7 @@ impl Ledger {
     /// Stores a leased session as it is now.
     pub(super) fn store_session(&mut self, session: SessionId, now: MonotonicMs) {
         if let Some(record) = self.session_record(session, now) {
-            self.store(Change::Put(Record::Session(record)));
+            self.journal.add(Change::Put(Record::Session(record)));
         }
     }
 

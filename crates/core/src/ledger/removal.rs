@@ -25,7 +25,7 @@ impl Ledger {
             return;
         }
         self.publish(SEMAPHORES, object, EventKind::Removed, None, None, 0);
-        self.store(Change::Delete(Key::Declaration(object.name().into())));
+        self.journal.add(Change::Delete(Key::Declaration(object.name().into())));
         self.journal.end_unit();
         object.declare(Lifecycle::Implicit, 0, Withheld::NOTHING);
         self.forget_declaration(object, context);

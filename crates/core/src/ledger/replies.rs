@@ -100,7 +100,7 @@ impl Ledger {
         }
         if self.is_durable(session) {
             for request in forgotten {
-                self.store(Change::Delete(Key::Answer(session, request)));
+                self.journal.add(Change::Delete(Key::Answer(session, request)));
             }
             self.journal.end_unit();
         }
@@ -211,10 +211,10 @@ impl Ledger {
         if self.is_durable(session)
             && let Some(record) = pending.reply.record(session, request)
         {
-            self.store(Change::Put(Record::Answer(record)));
+            self.journal.add(Change::Put(Record::Answer(record)));
         }
         self.pending_replies.insert((session, request), pending);
-        self.on_commit(OnCommit::Reply(session, request));
+        self.journal.on_commit(OnCommit::Reply(session, request));
         self.journal.end_unit();
         self.cache(session, request, CachedReply::Committing);
     }

@@ -139,7 +139,7 @@ impl Ledger {
                 self.backlog.push_front(Task::RevokeClients(task));
             }
             None if self.journal.has_store() => {
-                self.on_commit(OnCommit::ClientsRevoked(task.revoked, task.reply_to));
+                self.journal.on_commit(OnCommit::ClientsRevoked(task.revoked, task.reply_to));
             }
             None => task.reply_to.send(Ok(Answer::Revoked { sessions: task.revoked })),
         }

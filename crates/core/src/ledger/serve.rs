@@ -435,7 +435,7 @@ impl Ledger {
         let grant = self.remove_grant(id);
         self.record_end(id, &grant, why);
         if self.is_durable(grant.session) {
-            self.store(Change::Delete(Key::Grant(id)));
+            self.journal.add(Change::Delete(Key::Grant(id)));
             let refusal = match why {
                 EventKind::Revoked => Refusal::Revoked,
                 EventKind::Expired => Refusal::NoSuchSession,

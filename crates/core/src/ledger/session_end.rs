@@ -88,15 +88,15 @@ impl Ledger {
         let closer = state.take_closer();
         let stored: Vec<_> = state.log().stored().collect();
         for request in stored {
-            self.store(Change::Delete(Key::Answer(session, request)));
+            self.journal.add(Change::Delete(Key::Answer(session, request)));
         }
-        self.store(Change::Delete(Key::Session(session)));
+        self.journal.add(Change::Delete(Key::Session(session)));
         self.refuse_pending_replies(session, refusal);
         if let Some(opener) = self.sessions.opener_mut(session).and_then(Option::take) {
             opener.send(Err(Refusal::NoSuchSession));
         }
         if let Some(closer) = closer {
-            self.on_commit(OnCommit::Closed(closer));
+            self.journal.on_commit(OnCommit::Closed(closer));
         }
         self.journal.end_unit();
     }
