@@ -224,9 +224,9 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let is_json = types.next().and_then(|value| value.to_str().ok()).is_some_and(|value| {
         let (kind, parameters) = value.split_once(';').unwrap_or((value, ""));
-        let parameters = parameters.trim();
+        let allowed = ["", "charset=utf-8", "charset=\"utf-8\""];
         kind.trim().eq_ignore_ascii_case("application/json")
-            && (parameters.is_empty() || parameters.eq_ignore_ascii_case("charset=utf-8"))
+            && allowed.iter().any(|allowed| parameters.trim().eq_ignore_ascii_case(allowed))
     });
     if is_json && types.next().is_none() {
         return Ok(());
