@@ -286,8 +286,8 @@ fn told(answer: &clap::Error) -> String {
         // With the empty line below it.
         lines.drain(tip..(tip + 2).min(lines.len()));
     }
-    let lacks_dashes =
-        matches!(answer.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
+    let lacks_dashes = answer.kind() == ErrorKind::UnknownArgument
+        || lines.iter().any(|line| line.trim_start().starts_with("<COMMAND>"));
     let usage = lines.iter().position(|line| line.starts_with("Usage:") && line.contains("-- <COMMAND>"));
     if let (true, Some(usage)) = (lacks_dashes, usage) {
         let tip = "  tip: put -- before the command; a NAME that starts with - is given as --name=-x";

@@ -81,6 +81,8 @@ pub(super) enum Usage {
     NoSuchSlot(String),
     /// The semaphore is paused, so it grants nothing.
     Paused,
+    /// The semaphore is being removed, so it grants nothing.
+    Removing,
     /// The name does not exist.
     Missing,
     /// The name is not declared, but clients use it with a maximum.
@@ -116,6 +118,7 @@ impl Usage {
         match (namespace, &state.declared, amount.slot) {
             (Namespace::Counters, ..) if amount.max.is_none() => Self::NotDeclared,
             (Namespace::Counters, ..) => Self::counter(in_use, amount),
+            (_, Some(DeclaredEntry { removing: true, .. }), _) => Self::Removing,
             (_, Some(DeclaredEntry { paused: true, .. }), _) => Self::Paused,
             (_, Some(entry), Some(slot)) if !entry.numbered || u32::from(slot) >= entry.capacity => {
                 Self::NoSuchSlot(no_such_slot(entry))
@@ -140,7 +143,7 @@ impl Usage {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
             Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
-            Self::Slot { .. } | Self::NoSuchSlot(_) | Self::Paused => Some(false),
+            Self::Slot { .. } | Self::NoSuchSlot(_) | Self::Paused | Self::Removing => Some(false),
             Self::Missing | Self::NotDeclared | Self::Unknown => None,
         }
     }
@@ -171,6 +174,7 @@ impl Usage {
             Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
             Self::NoSuchSlot(reason) => reason.clone(),
             Self::Paused => "an administrator has paused it".to_owned(),
+            Self::Removing => "it is being removed".to_owned(),
             Self::Missing | Self::NotDeclared | Self::Unknown => match slot {
                 Some(slot) => format!("slot {slot} is held, out of service, or others wait before it"),
                 None => format!("not enough resources available, {resources} requested"),

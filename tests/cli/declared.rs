@@ -280,3 +280,14 @@ async fn a_name_becomes_idle_or_does_not_in_time() {
     assert_eq!(stdout(&ran(server, &["await-idle", "job", "--level", "2"]).await), "2\n");
     assert_eq!(stdout(&ran(server, &["await-idle", "none"]).await), "0\n", "nothing of it is in use");
 }
+
+#[tokio::test]
+async fn a_request_for_a_name_that_is_being_removed_beside_one_in_use_says_so() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    stdout(&ran(server, &["declare", "gone", "--capacity", "1"]).await);
+    stdout(&ran(server, &["acquire", "gone", "busy:1", "--lease", "1h"]).await);
+    stdout(&ran(server, &["remove", "gone", "--when", "last-holder"]).await);
+    let refused = ran(server, &["run", "gone", "busy:1", "--", "true"]).await;
+    assert_fails(&refused, 75, "\"gone\" (it is being removed)");
+}

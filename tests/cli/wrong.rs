@@ -229,6 +229,8 @@ fn messages_about_arguments_are_short_and_show_no_optional_or_hidden_ones() {
         let said = said(arguments);
         assert!(said.contains("Usage: signalbox") && !said.contains("--server <HOST"), "{said}");
     }
+    let lacks_wait = said("run a --max 1 --queue-max 3 -- true");
+    assert!(!lacks_wait.contains("put --"), "the command is there: {lacks_wait}");
     let help = String::from_utf8(invoked("127.0.0.1:1", "man --help").stdout).unwrap();
     assert!(help.contains("--dir") && !help.contains("--server"), "{help}");
     let mut alone = Command::new(SIGNALBOX);
