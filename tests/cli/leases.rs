@@ -153,6 +153,9 @@ async fn a_command_ends_before_its_lease_when_the_server_dies() {
     assert!(warning.contains("job") && warning.contains("sent SIGTERM to the command"), "{warning}");
     // The command ignores SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+    while let Some(line) = err.next_line().await.unwrap() {
+        assert!(!line.starts_with("signalbox: "), "all was said: {line}");
+    }
 }
 
 #[tokio::test]

@@ -64,15 +64,14 @@ async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: He
     if permit.is_held() {
         let object = amounts.object();
         let released = async { if is_done { permit.release_done().await } else { permit.release().await } };
-        if let Err(error) = server.answer(released).await {
-            let is_late = matches!(error.kind(), ErrorKind::Connect(_));
-            Failure::from(error).report();
-            if is_late {
-                warn(&format!(
-                    "{object} may stay held until the lease ends; the server releases the resources then"
-                ));
-                return;
+        match server.answer(released).await {
+            // The lease is over, which releases them too. If it was about to end, that was said before the command was ended.
+            Err(error) if error.lost().is_some() => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Connect(_)) => {
+                return warn(&format!("{object} may stay held until the lease ends: {error}"));
             }
+            Err(error) => Failure::from(error).report(),
+            Ok(()) => {}
         }
     }
     client.close().await;
