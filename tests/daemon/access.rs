@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -363,7 +363,8 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     assert_eq!(acquire(&mut caller, b"y"), OK, "until the file is read");
     guarded.reload();
     assert_eq!(acquire(&mut caller, b"z"), NOT_PERMITTED);
-    assert_eq!(caller.ask(&Extended::KeepAlive).status, NOT_PERMITTED);
+    let refused = caller.ask(&Extended::KeepAlive);
+    assert_eq!((refused.status, refused.token_refusal()), (NOT_PERMITTED, Some(TokenRefusal::Unknown)));
     // They have sent nothing since, and would be granted or shown what they may not have.
     assert_eq!(waiting.answer(queued).status, Status::Canceled.code());
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
@@ -517,8 +518,26 @@ async fn a_client_whose_token_was_revoked_does_not_believe_in_its_permit_after_i
     let next =
         tokio::time::timeout(PATIENCE, other.counter(b"x").maximum(1).acquire()).await.unwrap().unwrap();
     assert!(!permit.is_held());
-    assert_eq!(tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap(), Lost::Expired);
+    assert_eq!(tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap(), Lost::Refused);
     next.release().await.unwrap();
+}
+
+#[test]
+fn run_says_that_its_token_was_revoked() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']\n[session]\nmin_ttl = 1");
+    let secret = guarded.create("web", &["--rights", "acquire"]);
+    let mut command = Command::new(SIGNALBOX);
+    let script = "echo ready; exec sleep 1000";
+    command.args(["run", "x", "--max", "1", "--lease", "2", "--", "sh", "-c", script]);
+    command.env("SIGNALBOX_SERVER", guarded.daemon.address("counter").to_string());
+    command.env("SIGNALBOX_TOKEN", &secret).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    run.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    guarded.reload();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(69));
+    assert_eq!(stderr(&output).matches("was revoked").count(), 1, "{}", stderr(&output));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -603,6 +622,7 @@ fn an_expired_token_loses_its_rights_without_a_reload() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(waiting.answer(queued).status, Status::Canceled.code(), "it waits no more");
+    assert_eq!(caller.ask(&Extended::KeepAlive).token_refusal(), Some(TokenRefusal::Expired));
     assert_eq!(caller.give_back(held.grant), OK);
     let answer = show(&mut caller, secret.as_bytes());
     assert_eq!(

@@ -200,7 +200,7 @@ async fn run_says_why_its_lease_is_not_renewed() {
     };
     let (status, said) = run_over_a_cut(&world, &identity, refused, "echo ready; exec sleep 1000").await;
     assert_eq!(status, Some(69), "{said}");
-    assert!(said.contains("cannot connect again") && said.contains("refused the certificate"), "{said}");
+    assert!(said.contains("the lease is not renewed") && said.contains("refused the certificate"), "{said}");
     let unreadable = said.lines().filter(|line| line.contains("what was read before stays in use"));
     assert_eq!(unreadable.count(), 1, "{said}");
 }

@@ -171,8 +171,8 @@ impl Access {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }
 
-    /// What a token that was accepted earlier permits now; `None`: it was removed or has expired.
-    fn revalidate(&self, entry: &Entry) -> Option<Proven> {
+    /// What a token that was accepted earlier permits now, or why it is no longer accepted.
+    fn revalidate(&self, entry: &Entry) -> Result<Proven, TokenRefusal> {
         self.policy().revalidate(entry, self.clock.now())
     }
 

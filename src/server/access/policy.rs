@@ -169,10 +169,14 @@ impl Policy {
         is_encrypted || client.address.is_local() || self.tokens_over_plain
     }
 
-    /// What a token that was accepted earlier permits now; `None`: it was removed or has expired.
-    pub(super) fn revalidate(&self, earlier: &Entry, now: UnixSeconds) -> Option<Proven> {
-        let accepted = self.accepts_tokens.then_some(&self.tokens)?;
-        accepted.revalidate(earlier, now.0).map(Proven::of)
+    /// What a token that was accepted earlier permits now, or why it is no longer accepted.
+    pub(super) fn revalidate(&self, earlier: &Entry, now: UnixSeconds) -> Result<Proven, TokenRefusal> {
+        if !self.accepts_tokens {
+            return Err(TokenRefusal::NoTokens);
+        }
+        let is_expired = earlier.is_expired(now.0);
+        let why = if is_expired { TokenRefusal::Expired } else { TokenRefusal::Unknown };
+        self.tokens.revalidate(earlier, now.0).map(Proven::of).ok_or(why)
     }
 }
 

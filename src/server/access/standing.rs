@@ -8,7 +8,7 @@ use super::policy::{Permissions, Proven};
 use super::uses::InUse;
 use super::{Access, Right};
 use signalbox_access::Entry;
-use signalbox_model::{Target, TokenRefusal, UnixSeconds};
+use signalbox_model::{Refusal, Target, TokenRefusal, UnixSeconds};
 
 /// The number of refused tokens after which a connection is closed.
 const FAILURES_MAX: u32 = 3;
@@ -21,6 +21,8 @@ pub(in crate::server) struct Standing {
     generation: u64,
     /// The token that the client has proven.
     proof: Option<Entry>,
+    /// Why a token that the client had proven is no longer accepted.
+    lost_token: Option<TokenRefusal>,
     in_use: Option<InUse>,
     failures: u32,
 }
@@ -32,7 +34,15 @@ impl Standing {
         let generation = access.generation();
         let permissions = access.permissions_of(client);
         let restricts_plain = permissions.restrict_plain();
-        Self { permissions, restricts_plain, generation, proof: None, in_use: None, failures: 0 }
+        Self {
+            permissions,
+            restricts_plain,
+            generation,
+            proof: None,
+            lost_token: None,
+            in_use: None,
+            failures: 0,
+        }
     }
 
     /// Takes the rights of a token.
@@ -75,10 +85,14 @@ impl Standing {
         }
         self.generation = access.generation();
         let before = self.permissions.clone();
-        let proof = self.proof.take().filter(|_| access.accepts_token_of(client, is_encrypted));
-        match proof.and_then(|entry| access.revalidate(&entry)) {
-            Some(proven) => self.take(access, proven),
-            None => {
+        let valid = self.proof.take().map(|entry| match access.accepts_token_of(client, is_encrypted) {
+            true => access.revalidate(&entry),
+            false => Err(TokenRefusal::OverPlain),
+        });
+        match valid {
+            Some(Ok(proven)) => self.take(access, proven),
+            refused => {
+                self.lost_token = refused.and_then(Result::err).or(self.lost_token);
                 self.in_use = None;
                 self.permissions = access.permissions_of(client);
                 self.restricts_plain = self.permissions.restrict_plain();
@@ -106,12 +120,18 @@ impl Standing {
         self.restricts_plain = proven.permissions.restrict_plain();
         self.permissions = proven.permissions;
         self.proof = Some(proven.entry);
+        self.lost_token = None;
     }
 
     /// Whether some plain request must be refused.
     #[inline]
     pub(in crate::server) fn restricts_plain(&self) -> bool {
         self.restricts_plain
+    }
+
+    /// Why the client is refused what it may not do.
+    pub(in crate::server) fn refusal(&self) -> Refusal {
+        self.lost_token.map_or(Refusal::NotPermitted, Refusal::Token)
     }
 
     pub(in crate::server) fn permissions(&self) -> &Permissions {

@@ -115,7 +115,7 @@ impl Executor<'_> {
             Extended::Export => self.audit_export(Ended::Denied(Status::NotPermitted.name())),
             _ => {}
         }
-        Err(Denial::Status(Status::NotPermitted))
+        Err(self.extended.standing.refusal().into())
     }
 
     /// If this request would renew the lease, but the client may no longer acquire a name that its session holds or waits for:

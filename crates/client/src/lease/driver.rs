@@ -28,7 +28,7 @@ use super::request::{Operation, ReleaseCaller, Request, Transmission, read_grant
 use super::request_table::{Cancellation, RequestTable, SessionLoad};
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
-use crate::{Address, Disconnect, Error, ErrorKind, Lost};
+use crate::{Address, Disconnect, Error, ErrorKind, Lost, success};
 use signalbox_model::{GraceLeft, GrantId, Notice, RequestId, Status, VerifiedGrant};
 use signalbox_protocol::{
     AllGranted, Extended, Moved, OpenedSession, ReceivedNotice, ResponseFrame, WaitingRequest,
@@ -67,8 +67,6 @@ pub(super) struct Driver {
     link: Link,
     reconnect: Reconnect,
     approach: Approach,
-    /// The server does not renew the lease, because the client lacks a right.
-    renewal_is_refused: bool,
     phase: Phase,
     sharing: Sharing,
     /// Callers that wait until the session is open.
@@ -144,7 +142,6 @@ impl Driver {
             link: Link::RetryAt(first_attempt),
             reconnect,
             approach: Approach::None,
-            renewal_is_refused: false,
             phase: Phase::Active,
             sharing: Sharing::Shared,
             open_waiters: Vec::new(),
@@ -392,12 +389,10 @@ impl Driver {
 
     /// KeepAlive was answered.
     fn kept_alive(&mut self, frame: &ResponseFrame, sent: Moment) {
-        if frame.status == Status::NoError.code() {
-            self.renewed(sent);
-        } else if frame.status == Status::NotPermitted.code() {
-            self.renewal_is_refused = true;
-            let session = self.session.map(|session| session.session);
-            warn!(session, "the server does not renew the lease; the token may be revoked or have expired");
+        match success(frame.clone()) {
+            Ok(_) => self.renewed(sent),
+            Err(error) if error.status() == Some(Status::NotPermitted) => self.reconnect.refused(error),
+            Err(_) => {}
         }
     }
 
@@ -405,7 +400,7 @@ impl Driver {
     /// acquire. Answers to KeepAlive and to acquires prove that it may, and others do not.
     fn renewed(&mut self, sent: Moment) {
         let Some(session) = self.session else { return };
-        self.renewal_is_refused = false;
+        self.reconnect.renewed();
         if let Some(connection) = self.link.connection_mut() {
             connection.renewed(sent);
         }
@@ -689,8 +684,7 @@ impl Driver {
         }
         if let Some(session) = self.session {
             if self.lease.until().is_none_or(|until| now >= until) {
-                let reason = self.reconnect.why_not_renewed();
-                return self.end(if self.renewal_is_refused { Lost::Expired } else { reason });
+                return self.end(self.reconnect.why_not_renewed());
             }
             if self.grants.session_revoked_at().is_some_and(|at| now >= at) {
                 return self.end(Lost::Revoked);

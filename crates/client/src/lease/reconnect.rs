@@ -158,7 +158,7 @@ impl Reconnect {
         self.guide.silence_max()
     }
 
-    /// The session is attached. The reason of the last failure is kept until the connection has proven stable.
+    /// The session is attached. The reason of the last failure is kept until the lease is renewed over the connection.
     pub(super) fn attached(&mut self, address: Address, late_attachments: u32, now: Moment) {
         self.last_address = Some(address);
         self.late_attachments += late_attachments;
@@ -171,8 +171,12 @@ impl Reconnect {
     pub(super) fn answered(&mut self) {
         if let Reachability::Attached { .. } = self.reachability {
             self.reachability = Reachability::Stable;
-            self.last_failure = None;
         }
+    }
+
+    /// The lease was renewed.
+    pub(super) fn renewed(&mut self) {
+        self.last_failure = None;
     }
 
     /// When KeepAlive is sent to prove that the connection is stable; `None` if that is proven, or if there is none.
@@ -198,20 +202,21 @@ impl Reconnect {
         if session_is_lost {
             return AfterFailure::SessionLost;
         }
-        if self.last_address.is_some() && error.is_of_server() {
-            self.report(&error);
+        match self.last_address.is_some() && error.is_of_server() {
+            true => self.refused(error),
+            false => self.last_failure = Some(error),
         }
-        self.last_failure = Some(error);
         self.failed_rounds += 1;
         AfterFailure::RetryAt(now.after(self.pause()))
     }
 
-    /// Reports why the session cannot be attached again, once for each reason: its lease runs.
-    fn report(&self, error: &Error) {
+    /// A server does not attach the session again, or does not renew its lease, which runs. Reported once for each reason.
+    pub(super) fn refused(&mut self, error: Error) {
         let text = error.to_string();
         if self.last_failure.as_ref().is_none_or(|last| last.to_string() != text) {
-            warn!("cannot connect again: {text}");
+            warn!("the lease is not renewed: {text}");
         }
+        self.last_failure = Some(error);
     }
 
     /// Why the lease ends.
