@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 use super::history::Unreadable;
@@ -12,7 +13,7 @@ use super::output::{escaped, harmless};
 use crate::config::ConfigError;
 use signalbox_access::TokenFileError;
 use signalbox_bench::LoadError;
-use signalbox_client::{self, ConnectError, Status};
+use signalbox_client::{self, ConnectError, ErrorKind, Status};
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; run: a process of the command cannot be ended; sysv run: the library cannot be loaded, or \
+         cannot be read or written; run: a limit of the system (descriptors, processes) does not let it start the command, or a process of the command cannot \
+         be ended; sysv run: the library cannot be loaded, or \
          not into the command; \
          bench: what the process of --pid uses cannot be read",
     ),
@@ -161,11 +163,23 @@ impl Failure {
                     "command \"{program}\" not found; check its path, and that of the interpreter in its first line"
                 ),
             ),
+            _ if is_limit(error) => Self::system(&format!("run command \"{program}\""), error),
             _ => Self::new(
                 Exit::CannotRun,
                 format!("cannot run command \"{program}\": {error}; check that it is an executable file"),
             ),
         }
+    }
+
+    /// The system does not let this process do something before its work begins.
+    pub(super) fn system(what: &str, error: &io::Error) -> Self {
+        Self::new(Exit::System, format!("cannot {what}: {error}; raise the limits of this process (ulimit)"))
+    }
+
+    /// The output cannot be written, with these consequences.
+    pub(super) fn unwritten(error: &io::Error, consequences: &str) -> Self {
+        let advice = "check the file or pipe that standard output goes to";
+        Self::new(Exit::Output, format!("cannot write the output: {error}{consequences}; {advice}"))
     }
 
     /// The message, harmless on a terminal; empty if none is needed.
@@ -199,10 +213,7 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self { end: Exit::Success.into(), message: None };
         }
-        Self::new(
-            Exit::Output,
-            format!("cannot write the output: {error}; check the file or pipe that standard output goes to"),
-        )
+        Self::unwritten(&error, "")
     }
 }
 
@@ -219,15 +230,40 @@ macro_rules! failures {
 
 failures! {
     ConfigError: Configuration,
-    ConnectError: Unavailable,
     LoadError: Unavailable,
     TokenFileError: Failure,
     Unreadable: Failure,
 }
 
+/// Whether this process may not have more descriptors, processes or memory.
+fn is_limit(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::ENOMEM))
+}
+
+/// The failure of a connection that the system does not let this process make.
+pub(super) fn of_limit(error: &signalbox_client::Error) -> Option<Failure> {
+    let ErrorKind::Connect(error) = error.kind() else { return None };
+    match error {
+        ConnectError::Thread { source } => Some(Failure::system("start a thread", source)),
+        ConnectError::Refused { source, .. } | ConnectError::Resolve { source, .. } if is_limit(source) => {
+            Some(Failure::system("connect to the server", source))
+        }
+        _ => None,
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        signalbox_client::Error::from(error).into()
+    }
+}
+
 impl From<signalbox_client::Error> for Failure {
     fn from(error: signalbox_client::Error) -> Self {
-        use signalbox_client::ErrorKind;
+        if let Some(failure) = of_limit(&error) {
+            return failure;
+        }
         let exit = match error.kind() {
             ErrorKind::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::QueueFull) => {
                 Exit::NothingAvailable

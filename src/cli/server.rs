@@ -1,13 +1,15 @@
 //! The connection options of the client subcommands: server, namespace and timeout.
 
 use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, of_limit};
 use super::messages;
 use super::name::Name;
 use super::pattern::looks_like_pattern;
@@ -261,13 +263,14 @@ impl Server {
             };
             if Instant::now() + RETRY_PAUSE >= deadline {
                 let tried = self.addresses();
-                return Err(Failure::new(
-                    Exit::Unavailable,
-                    format!(
-                        "none of the servers {tried} has answered within {} s; the last one: {last}",
-                        self.timeout.as_secs_f64()
-                    ),
-                ));
+                let unavailable = || {
+                    let within = self.timeout.as_secs_f64();
+                    let message = format!(
+                        "none of the servers {tried} has answered within {within} s; the last one: {last}"
+                    );
+                    Failure::new(Exit::Unavailable, message)
+                };
+                return Err(of_limit(&last).unwrap_or_else(unavailable));
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
@@ -423,13 +426,11 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
 
 /// As [`block_on`], without warnings.
 pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::refused(format!(
-            "cannot start the async runtime: {error}; check the resource limits of this process"
-        ))
-    })?;
-    let result = runtime.block_on(future);
-    // The resolver's thread may still be busy with a host whose lookup timed out.
-    runtime.shutdown_background();
-    result
+    // The runtime has five descriptors, and panics without some of them.
+    let spare: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    let runtime = spare
+        .map(drop)
+        .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build())
+        .map_err(|error| Failure::system("start the async runtime", &error))?;
+    runtime.block_on(future)
 }

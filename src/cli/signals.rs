@@ -15,7 +15,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 
 /// The signals that end the wait for resources, or that are about the command. Those of the second and the third line are seldom
 /// sent, such as SIGALRM by an `alarm` before this program was executed; they too would end this process and leave its command.
@@ -44,12 +44,7 @@ pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
-        Self::of(&HANDLED).map_err(|error| {
-            Failure::new(
-                Exit::CannotRun,
-                format!("cannot install signal handlers: {error}; the command was not started"),
-            )
-        })
+        Self::of(&HANDLED).map_err(|error| Failure::system("install signal handlers", &error))
     }
 
     /// Receives these signals.

@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use super::leases::until_listed;
-use super::{finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of, warning};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of, warning};
 use crate::support::daemon::{Daemon, works};
 use crate::support::fake_server::soon;
 use crate::support::skipped;
@@ -168,6 +168,24 @@ async fn standard_error_that_blocks_delays_no_signal() {
     revoke_holder(server).await;
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
     assert!(!runs(&command));
+}
+
+#[tokio::test]
+async fn a_limit_of_the_system_has_a_status_of_its_own() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut statuses = Vec::new();
+    for descriptors in 4..24 {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n {descriptors}; exec \"$0\" run job --max 1 -- true");
+        shell.args(["-c", &script, SIGNALBOX]).env("SIGNALBOX_SERVER", server.to_string());
+        let output = soon("the program to end", shell.output()).await.unwrap();
+        if !output.status.success() {
+            assert_fails(&output, 71, "raise the limits");
+        }
+        statuses.push(output.status.success());
+    }
+    assert!(statuses.is_sorted() && !statuses[4] && statuses[19], "{statuses:?}");
 }
 
 #[tokio::test]

@@ -2,15 +2,17 @@
 
 use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::address::{Address, COUNTER_PORT};
@@ -32,7 +34,13 @@ pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectErr
     }
     let unresolved =
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
-    let found = lookup_host((address.host(), address.port().unwrap_or(COUNTER_PORT))).await;
+    let (host, port) = (address.host().to_owned(), address.port().unwrap_or(COUNTER_PORT));
+    let (sender, found) = oneshot::channel();
+    // The runtime panics if the system allows no further thread.
+    let resolver = thread::Builder::new().name("signalbox-resolver".to_owned());
+    let resolve = move || sender.send((host, port).to_socket_addrs());
+    resolver.spawn(resolve).map_err(unresolved)?;
+    let found = found.await.expect("the thread sends the result before it ends");
     let mut all: Vec<SocketAddr> = Vec::new();
     for found in found.map_err(unresolved)? {
         if !all.contains(&found) {

@@ -60,8 +60,7 @@ impl Processes {
         holding: Option<&Holding>,
     ) -> Result<Self, Failure> {
         let (program, rest) = command.split_first().expect("clap requires a command");
-        let unprepared =
-            |error| Failure::new(Exit::CannotRun, format!("cannot prepare to wait for the command: {error}"));
+        let unprepared = |error| Failure::system("prepare to wait for the command", &error);
         // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
         let deaths = signal(SignalKind::child()).map_err(unprepared)?;
         unblock(&[Signal::SIGCHLD]).map_err(unprepared)?;
