@@ -1,11 +1,13 @@
 //! `signalbox acquire`: acquires resources that stay held when this process has ended, for scripts.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
@@ -68,6 +70,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     let Arguments { wanted, waiting, lease } = arguments;
     let server = &common.server;
     let amounts = waiting.checked(wanted.amounts(server.kind())?)?;
+    output::check_open()?;
     let mut signals = Signals::listen()?;
     messages::in_background();
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
@@ -75,33 +78,39 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         leased::acquire(server, Some(*lease), &task, &amounts, waiting, &outer::of_runs(), &mut signals)
             .await?;
     let slots = slots::of(&permit);
-    let handed = match server.answer(permit.hand_over()).await {
+    let handing = async { server.answer(permit.hand_over()).await.map_err(Failure::from) };
+    let handed = match leased::unless_signalled(&mut signals, handing).await {
         Ok(handed) => handed,
-        Err(error) => {
+        Err(failure) => {
             // Without this, the process could end before its background thread has released the permit.
             client.close().await;
-            return Err(error.into());
+            return Err(failure);
         }
     };
     let text = if common.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
-    if let Err(error) = print(&text) {
-        // No other process knows the key, so only this one can release the resources.
-        Credentials::new(handed.session, handed.key).close(server, false).await?;
-        return Err(Failure::new(
-            Exit::Output,
-            format!(
-                "cannot write the output: {error}; the resources were released; check the file or pipe that standard output \
-                 goes to"
-            ),
-        ));
+    let printed = leased::unless_signalled(&mut signals, async { Ok(print(text).await) }).await;
+    let mut consequences = "; the resources were released";
+    // No other process knows the key, so only this one can release the resources.
+    if !matches!(printed, Ok(Ok(())))
+        && let Err(failure) = Credentials::new(handed.session, handed.key).close(server, false).await
+    {
+        failure.report();
+        consequences = "; the resources stay held until the lease ends";
     }
+    printed?.map_err(|error| Failure::unwritten(&error, consequences))?;
     Ok(Exit::Success.into())
 }
 
-fn print(text: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+/// Prints in a thread of its own: nobody may read a pipe that is full.
+async fn print(text: String) -> io::Result<()> {
+    let (sender, printed) = oneshot::channel();
+    thread::Builder::new().spawn(move || {
+        messages::ignore_signals_of_writes();
+        let mut out = io::stdout();
+        // Fails if a signal has ended the wait.
+        let _ = sender.send(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+    })?;
+    printed.await.expect("the thread sends the result before it ends")
 }
 
 /// Assignments for a shell. `slots` has one entry per name, in the order of the arguments.

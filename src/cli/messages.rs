@@ -91,9 +91,7 @@ impl Writer {
 
 /// The body of the thread.
 fn write_all() {
-    // A thread that blocks these signals may write to a terminal with `stty tostop` and to a file that is full, and the process is
-    // neither stopped nor ended.
-    let _ = SigSet::from_iter([Signal::SIGTTOU, Signal::SIGXFSZ]).thread_block();
+    ignore_signals_of_writes();
     let writer = WRITER.wait();
     loop {
         let (line, messages) = {
@@ -107,6 +105,12 @@ fn write_all() {
         };
         line.iter().chain(&messages).for_each(|text| write_now(text));
     }
+}
+
+/// Lets this thread write to a terminal with `stty tostop` and to a file that may not grow: the process is neither stopped nor
+/// ended.
+pub(super) fn ignore_signals_of_writes() {
+    let _ = SigSet::from_iter([Signal::SIGTTOU, Signal::SIGXFSZ]).thread_block();
 }
 
 /// Writes a text. An error is ignored: it could only be reported on standard error, too.

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
+use super::output;
 use super::table::Column;
 use super::time::{time, unix_now_s};
 use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, update_tokens};
@@ -162,10 +163,9 @@ fn create(arguments: &Create) -> Result<(), Failure> {
     let (token, now) = (random()?, unix_now_s());
     let entry = Entry::of(&token, name.clone(), rights, now, life.end(now));
     update_tokens(&source.file, |tokens| {
-        tokens.add(entry).map_err(|error| Failure::usage(error.to_string()))
-    })?;
-    writeln!(std::io::stdout(), "{}", token.reveal())?;
-    Ok(())
+        tokens.add(entry).map_err(|error| Failure::usage(error.to_string()))?;
+        print(&token)
+    })
 }
 
 fn rotate(arguments: &Rotate) -> Result<(), Failure> {
@@ -173,10 +173,16 @@ fn rotate(arguments: &Rotate) -> Result<(), Failure> {
     let (token, now) = (random()?, unix_now_s());
     update_tokens(&source.file, |tokens| {
         let rotated = tokens.rotate(name, &token, now, life.end(now), after(now, *overlap));
-        rotated.map_err(|error| Failure::refused(error.to_string()))
-    })?;
-    writeln!(std::io::stdout(), "{}", token.reveal())?;
-    Ok(())
+        rotated.map_err(|error| Failure::refused(error.to_string()))?;
+        print(&token)
+    })
+}
+
+/// Prints a token before the file is changed: it is kept nowhere else.
+fn print(token: &Token) -> Result<(), Failure> {
+    output::check_open()?;
+    writeln!(std::io::stdout(), "{}", token.reveal())
+        .map_err(|error| Failure::unwritten(&error, "; the file of tokens was not changed"))
 }
 
 fn random() -> Result<Token, Failure> {

@@ -470,6 +470,23 @@ async fn a_grant_that_cannot_be_printed_is_released() {
 }
 
 #[tokio::test]
+async fn nothing_is_acquired_for_an_output_that_is_closed() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let acquire = async |output: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$0\" acquire job --max 1 --lease 1h {output}"));
+        shell.arg(env!("CARGO_BIN_EXE_signalbox")).env("SIGNALBOX_SERVER", server.to_string());
+        soon("the program to end", shell.output()).await.unwrap()
+    };
+    assert_fails(&acquire(">&-").await, 74, "standard output is closed");
+    assert_eq!(listed(server, "--holders", "job").await.len(), 0);
+    // The resources are meant to stay held for the whole lease.
+    assert_eq!(stdout(&acquire(">/dev/null").await), "");
+    assert_eq!(listed(server, "--holders", "job").await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_server_without_sessions_has_its_own_error() {
     let Some(yrmcdsd) = Yrmcdsd::start() else { return };
     for arguments in [

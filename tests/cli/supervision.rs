@@ -171,6 +171,22 @@ async fn standard_error_that_blocks_delays_no_signal() {
 }
 
 #[tokio::test]
+async fn a_signal_ends_an_acquire_whose_output_nobody_reads() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let (_reader, writer) = full_pipe();
+    let arguments = ["acquire", "job", "--max", "1", "--lease", "1h"];
+    let child = program_at(server, &arguments).stdout(writer).spawn().unwrap();
+    soon("the session to be handed over", async {
+        while !until_listed(server, "--holders", "job", 1).await[0]["address"].is_null() {}
+    })
+    .await;
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(finished(child).await.status.signal(), Some(15));
+    until_listed(server, "--holders", "job", 0).await;
+}
+
+#[tokio::test]
 async fn a_limit_of_the_system_has_a_status_of_its_own() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

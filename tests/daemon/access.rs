@@ -540,6 +540,19 @@ fn run_says_that_its_token_was_revoked() {
     assert_eq!(stderr(&output).matches("was revoked").count(), 1, "{}", stderr(&output));
 }
 
+#[test]
+fn a_token_that_cannot_be_printed_is_not_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokens.toml");
+    for output in ["/dev/full", "&-"] {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$0\" token create web --rights all --file \"$1\" >{output}"));
+        shell.arg(SIGNALBOX).arg(&file);
+        assert_eq!(outcome(shell).status.code(), Some(74), "{output}");
+        assert!(!file.exists(), "{output}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_shows_the_token_that_has_replaced_a_revoked_one() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
