@@ -53,11 +53,10 @@ impl Pending {
 
 /// Lets a thread write from now on. Without a thread, each call writes, and waits for the reader.
 pub(super) fn in_background() {
-    WRITER.get_or_init(|| {
-        // Without this thread, the messages are not written; the program does its work all the same.
-        let _ = thread::Builder::new().name("messages".to_owned()).spawn(write_all);
-        Writer::default()
-    });
+    // Where the system allows no further thread, each call goes on writing.
+    if thread::Builder::new().name("messages".to_owned()).spawn(write_all).is_ok() {
+        WRITER.get_or_init(Writer::default);
+    }
 }
 
 /// Writes a message, a whole number of lines.

@@ -252,9 +252,7 @@ pub fn main() -> ExitCode {
 /// Prints the help or the version that was requested, or the error in the arguments.
 fn explain(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() {
-        // A reader that closes the pipe early is not an error.
-        let _ = answer.print();
-        return ExitCode::SUCCESS;
+        return answer.print().map_or_else(|error| Failure::from(error).end(), |()| ExitCode::SUCCESS);
     }
     let text = told(answer);
     match text.strip_prefix("error: ").filter(|_| std::env::args_os().len() > 1) {

@@ -102,6 +102,12 @@ impl Waiting {
                 ));
             }
         }
+        let lacks_max = |amount: &&Amount| amount.max.is_none() && amounts.kind == Some(Namespace::Counters);
+        if let Some(Amount { name, .. }) = amounts.each.iter().find(lacks_max) {
+            return Err(Failure::usage(format!(
+                "counter {name} needs a maximum; add --max N, or omit --counter if it is declared"
+            )));
+        }
         Ok(amounts)
     }
 
@@ -123,12 +129,6 @@ impl Wanted {
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
             return Err(Failure::usage(format!(
                 "{name} is given twice; give it once, with the sum of the resources"
-            )));
-        }
-        let lacks_max = |amount: &&Amount| amount.max.is_none() && kind == Some(Namespace::Counters);
-        if let Some(Amount { name, .. }) = each.iter().find(lacks_max) {
-            return Err(Failure::usage(format!(
-                "counter {name} needs a maximum; add --max N, or omit --counter if it is declared"
             )));
         }
         Ok(Amounts { kind, each })

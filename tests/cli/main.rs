@@ -117,6 +117,13 @@ async fn without_an_answer_in_time_the_status_is_69() {
 }
 
 #[tokio::test]
+async fn a_help_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let child = program_at(([127, 0, 0, 1], 1).into(), &["--help"]).stdout(full).spawn().unwrap();
+    assert_fails(&finished(child).await, 74, "cannot write the output");
+}
+
+#[tokio::test]
 async fn get_prints_the_number() {
     let server = FakeServer::bind().await;
     let name = OsStr::from_bytes(b"strange \xff name");

@@ -97,3 +97,10 @@ async fn a_single_flight_is_for_one_resource_of_one_name() {
         assert_eq!(output.stdout, b"");
     }
 }
+
+#[tokio::test]
+async fn a_counter_needs_no_maximum() {
+    let mut daemon = Daemon::start();
+    let output = ran(daemon.address("counter"), &["run", "page", "--share", "--counter", "--", "true"]).await;
+    assert_eq!(stdout(&output), "");
+}
