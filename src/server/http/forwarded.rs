@@ -20,8 +20,8 @@ use super::super::tls::{Handshake, HandshakeError};
 use super::answer::{ApiError, Response};
 use super::connections::{CONNECTIONS_MAX, OpenConnection};
 use super::forward::Stated;
-use super::guard::answer_in_time;
 use super::listener::{HEAD_BYTES_MAX, Outcome};
+use super::routes::answer_in_time;
 use super::shared::Shared;
 use super::stream::Bounded;
 

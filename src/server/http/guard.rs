@@ -14,7 +14,6 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
@@ -25,12 +24,9 @@ use super::answer::{ApiError, Response};
 use super::connections::OpenConnection;
 use super::health;
 use super::peer::Peer;
-use super::routes::{answer, route_of};
+use super::routes::{answer_in_time, route_of};
 use super::shared::Shared;
 use signalbox_model::Quoted;
-
-/// How long a request may take, with its body.
-pub(super) const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The headers of every answer.
 const HEADERS: [(&str, &str); 8] = [
@@ -71,16 +67,6 @@ pub(super) async fn guard(
         HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     response.headers_mut().extend(headers);
     response
-}
-
-/// Answers a request that was checked, here or by the node that forwards it.
-pub(super) async fn answer_in_time(
-    connection: &Arc<OpenConnection>,
-    peer: &Peer,
-    request: Box<Request<Incoming>>,
-) -> Response {
-    let answered = tokio::time::timeout(REQUEST_MAX, answer(connection, peer, request)).await;
-    answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())
 }
 
 fn is_forwarded(headers: &HeaderMap) -> bool {

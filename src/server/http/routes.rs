@@ -16,7 +16,6 @@ use super::access::{self, Permissions, permissions_of, require_token};
 use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
 use super::connections::OpenConnection;
-use super::guard::REQUEST_MAX;
 use super::health;
 use super::leases;
 use super::metrics;
@@ -26,6 +25,9 @@ use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Shared;
 use signalbox_model::Quoted;
+
+/// How long a request may take, with its body.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The longest body: a name of 64 KiB, of which JSON may write each byte in six.
 const BODY_BYTES_MAX: usize = 512 * 1024;
@@ -117,12 +119,17 @@ pub(super) fn route_of(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
 }
 
-/// Answers a request that the guard has passed.
-pub(super) async fn answer(
+/// Answers a request that the guard has passed, here or at the node that forwards it.
+pub(super) async fn answer_in_time(
     connection: &Arc<OpenConnection>,
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Response {
+    let answered = timeout(REQUEST_MAX, answer(connection, peer, request)).await;
+    answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())
+}
+
+async fn answer(connection: &Arc<OpenConnection>, peer: &Peer, request: Box<Request<Incoming>>) -> Response {
     let shared = &connection.shared;
     let path = request.uri().path();
     let (is_get, is_post) =
