@@ -26,6 +26,12 @@ use signalbox_core::ClientKey;
 /// Connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
+/// The longest head of a request. A URL of it may be 64 KiB long, for names.
+pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
+
+/// How a connection ends.
+pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
 /// The open connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<Open>);

@@ -32,7 +32,7 @@ use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
 use super::super::workers::Workers;
-use super::connections::OpenConnection;
+use super::connections::{HEAD_BYTES_MAX, Outcome, OpenConnection};
 use super::forward::Forwarder;
 use super::forwarded;
 use super::guard::guard;
@@ -47,9 +47,6 @@ const HEAD_MAX: Duration = Duration::from_secs(15);
 
 /// How long a vanished peer is not noticed.
 const PEER_MAX: Duration = Duration::from_secs(35);
-
-/// The longest head of a request. A URL of it may be 64 KiB long, for names.
-pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 
 /// The answer to a plain request where only TLS is accepted.
 const TLS_REQUIRED: &str = "This port accepts only TLS; use https://.\n";
@@ -191,8 +188,6 @@ async fn client_behind(
         }
     }
 }
-
-pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is boxed, so
 /// that a connection takes the memory of one of them only.
