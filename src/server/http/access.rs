@@ -4,10 +4,10 @@
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
+use super::super::access::Access;
 pub(super) use super::super::access::{Permissions, Right};
 use super::answer::ApiError;
 use super::peer::Peer;
-use super::shared::Shared;
 use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
@@ -18,12 +18,12 @@ const QUIET_S: u32 = 60;
 /// The rights of the client of a request to this path: those of its token if it shows one, and otherwise those of its certificate
 /// or its address. A token that is refused is counted and logged.
 pub(super) fn permissions_of(
-    shared: &Shared,
+    access: &Access,
     peer: &Peer,
     headers: &HeaderMap,
     path: &str,
 ) -> Result<Permissions, ApiError> {
-    let (access, operation) = (&shared.rules.access, format!("HTTP {path}"));
+    let operation = format!("HTTP {path}");
     let shown = token(headers).inspect_err(|_| {
         access.note_refusal(&peer.client, None, &operation, "the header Authorization has no token");
     })?;
@@ -40,8 +40,8 @@ pub(super) fn permissions_of(
 }
 
 /// Refuses a request whose token must not be forwarded to another node: it would cross the network in clear.
-pub(super) fn may_forward_token(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> Result<(), ApiError> {
-    let may_show = || shared.rules.access.accepts_token_of(&peer.client, peer.is_encrypted);
+pub(super) fn may_forward_token(access: &Access, peer: &Peer, headers: &HeaderMap) -> Result<(), ApiError> {
+    let may_show = || access.accepts_token_of(&peer.client, peer.is_encrypted);
     if !headers.contains_key(AUTHORIZATION) || may_show() {
         return Ok(());
     }
@@ -71,7 +71,7 @@ pub(super) fn shown_token(headers: &HeaderMap) -> Option<Box<[u8]>> {
 /// Refuses a change without a token, even from this machine: a page in a browser there must not be able to make changes. The
 /// refusal is counted and logged.
 pub(super) fn require_token(
-    shared: &Shared,
+    access: &Access,
     peer: &Peer,
     headers: &HeaderMap,
     path: &str,
@@ -79,7 +79,7 @@ pub(super) fn require_token(
     if headers.contains_key(AUTHORIZATION) {
         return Ok(());
     }
-    shared.rules.access.note_refusal(&peer.client, None, &format!("HTTP {path}"), "a change needs a token");
+    access.note_refusal(&peer.client, None, &format!("HTTP {path}"), "a change needs a token");
     Err(unauthorized(
         "a change needs a token, also from this machine; send it in the header Authorization: Bearer, with the right to \
          administer",
@@ -88,7 +88,7 @@ pub(super) fn require_token(
 
 /// The error for a client without this right, which is counted and logged.
 pub(super) fn refuse(
-    shared: &Shared,
+    access: &Access,
     peer: &Peer,
     permissions: &Permissions,
     right: Right,
@@ -100,7 +100,7 @@ pub(super) fn refuse(
         Right::Administer => "change",
     };
     let operation = format!("HTTP {verb}");
-    shared.rules.access.note_missing(&peer.client, permissions.identity(), &operation, right);
+    access.note_missing(&peer.client, permissions.identity(), &operation, right);
     let target = match target {
         Target::Server => "what concerns all names".to_owned(),
         Target::Anywhere => "what the request is about".to_owned(),

@@ -24,13 +24,13 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
+use super::super::access::Access;
 use super::super::client_address::{Client, ClientAddress};
 use super::super::relay::Outgoing;
 use super::super::workers::Workers;
 use super::access::may_forward_token;
 use super::answer::{ApiError, Response};
 use super::peer::Peer;
-use super::shared::Shared;
 use signalbox_cluster::relays::RelayTerm;
 use signalbox_model::from_hex;
 use signalbox_model::hex;
@@ -99,21 +99,21 @@ impl Forwarder {
     /// Has the leader answer a request; `None`: this node leads by now. Fails if there has been no leader for `cluster.hold`.
     pub(super) async fn forward(
         &self,
-        shared: &Shared,
+        access: &Access,
         peer: &Peer,
         head: &Parts,
         body: &Bytes,
     ) -> Result<Option<Response>, ApiError> {
         tokio::select! {
             biased;
-            answered = self.ask_leader(shared, peer, head, body) => answered.map(Some),
+            answered = self.ask_leader(access, peer, head, body) => answered.map(Some),
             _ = self.outgoing.leading() => Ok(None),
         }
     }
 
     async fn ask_leader(
         &self,
-        shared: &Shared,
+        access: &Access,
         peer: &Peer,
         head: &Parts,
         body: &Bytes,
@@ -127,7 +127,7 @@ impl Forwarder {
             hold = hold.saturating_sub(began.elapsed() + PAUSE);
             // Where others may read it, nothing is sent that needs TLS.
             let stated = if is_encrypted { peer.clone() } else { Peer { is_encrypted, ..peer.forwarded() } };
-            may_forward_token(shared, &stated, &head.headers)?;
+            may_forward_token(access, &stated, &head.headers)?;
             match answer_to(&mut requests, compose(&stated, head, body)).await {
                 Ok(response) => return Ok(response),
                 Err(error) => debug!(%error, "a forwarded request was not answered, and is repeated"),

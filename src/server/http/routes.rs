@@ -12,7 +12,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::timeout;
 
 use super::super::access::Ended;
-use super::access::{self, Permissions, permissions_of, require_token};
+use super::access::{Permissions, permissions_of, require_token, shown_token};
 use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
 use super::connections::OpenConnection;
@@ -221,7 +221,7 @@ async fn receive(
     };
     connection.input.complete();
     if let Some(forwarder) = forwarder
-        && let Some(response) = forwarder.forward(shared, peer, &head, &body).await?
+        && let Some(response) = forwarder.forward(&shared.rules.access, peer, &head, &body).await?
     {
         return Ok(Received::Forwarded(response));
     }
@@ -229,7 +229,7 @@ async fn receive(
     let permissions = authorize(route, shared, peer, &head.headers)?;
     let parameters = if is_get { Parameters::of_query(query)? } else { Parameters::of_json(&body)? };
     let connection = Arc::clone(connection);
-    let token = access::shown_token(&head.headers);
+    let token = shown_token(&head.headers);
     Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), connection, parameters }))
 }
 
@@ -240,13 +240,14 @@ fn authorize(
     peer: &Peer,
     headers: &HeaderMap,
 ) -> Result<Permissions, ApiError> {
+    let access = &shared.rules.access;
     match route.kind {
-        Kind::Read | Kind::Lease => return permissions_of(shared, peer, headers, route.path),
-        Kind::Release => return Ok(shared.rules.access.permissions_of(&peer.client)),
+        Kind::Read | Kind::Lease => return permissions_of(access, peer, headers, route.path),
+        Kind::Release => return Ok(access.permissions_of(&peer.client)),
         Kind::Change => {}
     }
-    let permissions = require_token(shared, peer, headers, route.path)
-        .and_then(|()| permissions_of(shared, peer, headers, route.path));
+    let permissions = require_token(access, peer, headers, route.path)
+        .and_then(|()| permissions_of(access, peer, headers, route.path));
     if let (Err(error), Some(server)) = (&permissions, shared.stage().server()) {
         let ended = Ended::Denied(error.code);
         server.audit.record(Some(&peer.client), None, route.path, "server", ended);

@@ -219,7 +219,8 @@ mod tests {
     /// A server, and a request to it by a client that may do everything.
     fn context(shared: &Arc<Shared>, json: &str) -> Context {
         Context {
-            permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
+            permissions: permissions_of(&shared.rules.access, &Peer::of_test(), &HeaderMap::new(), "/")
+                .unwrap(),
             token: None,
             peer: Peer::of_test(),
             connection: Arc::new(OpenConnection::begin(shared, Peer::of_test().client.address).0),

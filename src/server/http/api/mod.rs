@@ -60,7 +60,7 @@ impl Context {
 
     /// The error for a client that does not have a right.
     pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
-        refuse(&self.connection.shared, &self.peer, &self.permissions, right, target)
+        refuse(&self.connection.shared.rules.access, &self.peer, &self.permissions, right, target)
     }
 }
 

@@ -15,6 +15,7 @@ mod bodies;
 mod claims;
 #[cfg(test)]
 mod histories;
+mod release;
 mod released;
 mod renew;
 mod validity;
@@ -23,26 +24,18 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
-
-use hyper::StatusCode;
-use serde::Serialize;
-use tokio::time::timeout;
 
 use super::super::lock;
 use super::super::state::Server;
-use super::answer::{Answer, ApiError, Json};
-use super::api::Context;
+use super::answer::{Answer, ApiError};
 use super::query::Parameters;
-use super::requester::{ANSWER_MAX, Requester, answer_to};
 pub(super) use acquire::acquire;
+pub(super) use release::release;
 use released::Released;
 pub(super) use renew::renew;
-use signalbox_core::{Outcome, Token};
+use signalbox_core::Token;
 use signalbox_model::{LeaseKey, Refusal, from_hex};
-
-/// The longest that a request waits for news. Proxies give up after 30 s and more.
-pub(super) const PARKED_MAX: Duration = Duration::from_secs(25);
+pub(super) use waiting::PARKED_MAX;
 
 /// A connection to the core has one request.
 const TOKEN: Token = Token(1);
@@ -74,43 +67,6 @@ impl Leases {
         let refused = lock(&self.refused);
         refused.iter().map(|(code, count)| (*code, *count)).collect()
     }
-}
-
-#[derive(Serialize)]
-struct Done {}
-
-/// Gives a lease back, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a client
-/// can repeat this without an end.
-pub(super) async fn release(mut context: Context) -> Answer {
-    let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
-    let is_done = context.parameters.flag("done")?;
-    context.parameters.end()?;
-    let server = context.serving()?;
-    let requester = Requester::open(&server, waiting::mailbox(&context), None);
-    let closed = {
-        // Locked over both, so that no acquire comes in between and begins a lease afterwards.
-        let mut released = context.connection.shared.leases.released();
-        let closed = server.core.close_keyed(requester.connection(), TOKEN, &key, is_done, server.moment());
-        if closed != Outcome::Refused(Refusal::NotShared) {
-            released.remember(&key, context.peer.client.address.key(), server.rules.shares.share());
-        }
-        closed
-    };
-    match closed {
-        Outcome::Refused(Refusal::NotShared) => {
-            return Err(ApiError::new(
-                StatusCode::CONFLICT,
-                "not_shared",
-                "the lease was not acquired with \"share\", and is still held; release it without \"done\"",
-            ));
-        }
-        Outcome::Waiting => {
-            // A release stands, stored or not.
-            let _ = timeout(ANSWER_MAX, answer_to(requester.mailbox(), TOKEN)).await;
-        }
-        Outcome::Answered(_) | Outcome::Refused(_) => {}
-    }
-    Json::of(&Done {})
 }
 
 /// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for the next one.

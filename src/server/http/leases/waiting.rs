@@ -13,9 +13,11 @@ use super::super::access::{Right, refuse};
 use super::super::answer::ApiError;
 use super::super::api::Context;
 use super::super::requester::Requester;
-use super::PARKED_MAX;
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
+
+/// The longest that a request waits for news. Proxies give up after 30 s and more.
+pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
 /// The mailbox of a request's connection to the core: its client is counted, listed and revoked as on the service ports.
 pub(super) fn mailbox(context: &Context) -> Mailbox {
@@ -85,8 +87,9 @@ impl<'a> Parking<'a> {
         if requesters.iter().all(|(key, _)| self.server.core.keyed_names_pass(key, may)) {
             return Ok(());
         }
-        let permissions = self.standing.permissions();
-        Err(refuse(&self.context.connection.shared, peer, permissions, Right::Acquire, Target::Anywhere))
+        let (access, permissions) =
+            (&self.context.connection.shared.rules.access, self.standing.permissions());
+        Err(refuse(access, peer, permissions, Right::Acquire, Target::Anywhere))
     }
 }
 

@@ -33,9 +33,9 @@ use signalbox_model::Target;
 
 /// Answers a scrape.
 pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) -> Result<Response, ApiError> {
-    let permissions = permissions_of(shared, peer, headers, "/metrics")?;
+    let permissions = permissions_of(&shared.rules.access, peer, headers, "/metrics")?;
     if !permissions.may(Right::Read, Target::Server) {
-        return Err(refuse(shared, peer, &permissions, Right::Read, Target::Server));
+        return Err(refuse(&shared.rules.access, peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared.config().http, &server));

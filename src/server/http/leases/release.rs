@@ -1,0 +1,50 @@
+//! Release: ends a lease, and remembers its key.
+
+use hyper::StatusCode;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::api::Context;
+use super::super::requester::{ANSWER_MAX, Requester, answer_to};
+use super::waiting::mailbox;
+use super::{TOKEN, key};
+use signalbox_core::Outcome;
+use signalbox_model::Refusal;
+
+#[derive(Serialize)]
+struct Done {}
+
+/// Gives a lease back, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a client
+/// can repeat this without an end.
+pub(in super::super) async fn release(mut context: Context) -> Answer {
+    let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
+    let is_done = context.parameters.flag("done")?;
+    context.parameters.end()?;
+    let server = context.serving()?;
+    let requester = Requester::open(&server, mailbox(&context), None);
+    let closed = {
+        // Locked over both, so that no acquire comes in between and begins a lease afterwards.
+        let mut released = context.connection.shared.leases.released();
+        let closed = server.core.close_keyed(requester.connection(), TOKEN, &key, is_done, server.moment());
+        if closed != Outcome::Refused(Refusal::NotShared) {
+            released.remember(&key, context.peer.client.address.key(), server.rules.shares.share());
+        }
+        closed
+    };
+    match closed {
+        Outcome::Refused(Refusal::NotShared) => {
+            return Err(ApiError::new(
+                StatusCode::CONFLICT,
+                "not_shared",
+                "the lease was not acquired with \"share\", and is still held; release it without \"done\"",
+            ));
+        }
+        Outcome::Waiting => {
+            // A release stands, stored or not.
+            let _ = timeout(ANSWER_MAX, answer_to(requester.mailbox(), TOKEN)).await;
+        }
+        Outcome::Answered(_) | Outcome::Refused(_) => {}
+    }
+    Json::of(&Done {})
+}
