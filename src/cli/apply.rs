@@ -12,7 +12,8 @@ use clap::Args;
 
 use super::arguments::Common;
 use super::change::{When, removal, waiting_for_more};
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use super::output::{escaped, harmless, json};
 use super::server::{PERMISSION_DENIED, Server};
 use super::time::time_or_none;

@@ -15,7 +15,6 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::{Form, escaped, json};
 use super::server::Server;
-use super::sysv::SysvOption;
 use super::table::{Column, Rows};
 
 /// Words that are the unit of a time, and hardly names. A TIME is one word, so they are not part of one.
@@ -61,8 +60,11 @@ pub(super) struct Common {
     #[arg(long, global = true)]
     no_header: bool,
 
-    #[command(flatten)]
-    pub(super) sysv: SysvOption,
+    /// NAME is a System V semaphore set
+    ///
+    /// Give its key (0x2a, 42), or id: and its id; see "signalbox sysv".
+    #[arg(id = SYSV, long = SYSV, global = true, conflicts_with_all = ["counter", "semaphore"])]
+    pub(super) sysv: bool,
 
     /// What [`checked`] returns.
     #[arg(skip)]

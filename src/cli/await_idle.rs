@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::arguments::Common;
 use super::declared::no_such_slot;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
 use super::listing::State;
+use super::messages::warn;
 use super::name::Name;
 use super::number::within;
 use super::pattern::WholeNames;

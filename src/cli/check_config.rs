@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use crate::config::Loaded;
 use crate::server::check;
 

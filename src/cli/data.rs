@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 
 use super::arguments::Common;
 use super::cluster::{Cluster, Source};
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use super::output::json;
 use super::server::{PERMISSION_DENIED, Server, block_on};
 use super::table::figures;

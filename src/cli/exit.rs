@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
-use super::history::Unreadable;
-use super::messages;
+use super::messages::{self, warn};
 use super::output::{escaped, harmless};
 use crate::config::ConfigError;
 use signalbox_access::TokenFileError;
@@ -201,12 +200,6 @@ impl Failure {
     }
 }
 
-/// Prints a message to stderr; ignores a closed stderr. Names in messages are escaped already, but not what the parser of
-/// the arguments or the configuration repeats.
-pub(super) fn warn(message: &str) {
-    messages::write(format!("signalbox: {}\n", harmless(message)));
-}
-
 /// The output cannot be written.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
@@ -232,7 +225,6 @@ failures! {
     ConfigError: Configuration,
     LoadError: Unavailable,
     TokenFileError: Failure,
-    Unreadable: Failure,
 }
 
 /// Whether this process may not have more descriptors, processes or memory.

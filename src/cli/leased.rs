@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::exit::{Failure, warn};
+use super::exit::Failure;
+use super::messages::warn;
 use super::outer::{self, Holding};
 use super::place;
 use super::refusal::{self, Questions, Usage};

@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::arguments::Common;
 use super::declared;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use super::name::Name;
 use super::output::NOTHING;
 use super::server::Server;

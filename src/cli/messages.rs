@@ -20,7 +20,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use super::exit::warn;
+use super::output::harmless;
 
 /// The number of messages that wait for a reader. Later ones are discarded.
 const WAITING_MAX: usize = 64;
@@ -57,6 +57,12 @@ pub(super) fn in_background() {
     if thread::Builder::new().name("messages".to_owned()).spawn(write_all).is_ok() {
         WRITER.get_or_init(Writer::default);
     }
+}
+
+/// Prints a message to stderr; ignores a closed stderr. Names in messages are escaped already, but not what the parser of
+/// the arguments or the configuration repeats.
+pub(super) fn warn(message: &str) {
+    write(format!("signalbox: {}\n", harmless(message)));
 }
 
 /// Writes a message, a whole number of lines.

@@ -9,8 +9,9 @@ use clap::Args;
 
 use super::arguments::Common;
 use super::change;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
 use super::listing::{self, ListingKind};
+use super::messages::warn;
 use super::name::Name;
 use super::number::within;
 use super::server::PERMISSION_DENIED;

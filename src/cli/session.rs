@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use super::number::within;
 use super::output::seconds;
 use super::server::Server;

@@ -12,7 +12,7 @@ use super::listing::{self, Held, Leases, ListingKind, State};
 use super::name::Name;
 use super::output::{Form, json};
 use super::revoke::session_id;
-use super::sysv::{list_users, show_named};
+use super::sysv::{SetName, list_users, show_named};
 use super::table::{Column, Rows, figures};
 use crate::config::Clients;
 use signalbox_client::{HELD_SESSIONS_MAX, Inspected, Namespace, SessionId, SessionKind, Status};
@@ -88,7 +88,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         (_, true) => Some(ListingKind::Waiters),
         _ => None,
     };
-    match (sysv.set(name)?, list) {
+    match (sysv.then(|| SetName::of(name)).transpose()?, list) {
         (Some(set), Some(list)) => return list_users(common, set, list).await,
         (Some(set), None) => return show_named(common, set).await,
         (None, Some(list)) => return listing::print(common, name, list).await,

@@ -16,6 +16,7 @@ use super::name::Name;
 use super::output::{escaped, or_nothing};
 use super::pattern;
 use super::server::Server;
+use super::sysv::{self, SetName};
 use super::table::{Column, Rows};
 use super::time::{time, unix_now_s};
 use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Series, SessionEntry};
@@ -84,11 +85,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let Arguments { name, interval, .. } = arguments;
     let Common { server, sysv, .. } = common;
-    if !sysv.is_given() {
+    if !sysv {
         return watch(arguments, common).await;
     }
-    let watched = if name.bytes() == b"*" { None } else { sysv.set(name)? };
-    super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
+    let watched = if name.bytes() == b"*" { None } else { Some(SetName::of(name)?) };
+    sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
 }
 
 async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {

@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::super::arguments::Common;
-use super::super::exit::{Exit, Failure, warn};
+use super::super::exit::{Exit, Failure};
+use super::super::messages::warn;
 use super::super::output::{self, Form, escaped, or_none};
 use super::super::table::{Column, Rows, figures};
 use super::Source;

@@ -18,7 +18,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Why a file cannot be read.
 #[derive(Debug, Error)]
 #[error("{}: the history cannot be read: {source}; read it as root or as the user of the server", path.display())]
-pub(in crate::cli) struct Unreadable {
+pub(super) struct Unreadable {
     path: PathBuf,
     source: io::Error,
 }

@@ -10,12 +10,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
+use super::messages::warn;
 use super::pattern::PatternArguments;
 use super::table::Column;
 use super::time::{moment, now};
 use crate::config::Loaded;
-pub(super) use files::Unreadable;
 use files::{Files, Read};
 use pairs::{Pairs, Row};
 use signalbox_model::UnixMilliseconds;
@@ -85,7 +85,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let paths =
         if arguments.file.is_empty() { vec![configured(&arguments.config)?] } else { arguments.file.clone() };
-    let files = Files::open(&paths)?;
+    let files = Files::open(&paths).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
     let scope = arguments.pattern.scope();
     let is_of_scope = |limit: &HistoryLimit<'_>| scope.contains(&limit.name_bytes());
     let is_in_time = |row: &Row| {

@@ -23,7 +23,8 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Process};
 use crate::cli::executable::found;
-use crate::cli::exit::{End, Exit, Failure, warn};
+use crate::cli::exit::{End, Exit, Failure};
+use crate::cli::messages::warn;
 use crate::cli::outer::{self, Holding, OUTER};
 use crate::cli::output::escaped;
 use crate::cli::session::{EVENTS_FD, GRANT, KEY, SESSION, SLOTS};

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::arguments::{Arguments, OnLost};
 use super::processes::{Event, Processes};
-use crate::cli::exit::{End, Exit, Failure, warn};
+use crate::cli::exit::{End, Exit, Failure};
+use crate::cli::messages::warn;
 use crate::cli::signals::{STOPS, Signals, is_from_keyboard};
 
 /// How often processes are killed again until none is left.

@@ -23,7 +23,6 @@ pub(super) use watch::watch;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::name::Name;
 use super::server::block_on;
 use super::table::Column;
 use signalbox_model::views::Set;
@@ -95,32 +94,6 @@ Examples:
   signalbox sysv remove 0x2a
   signalbox sysv remove --id 1073741825")]
     Remove(SetArgument),
-}
-
-/// The option of the subcommands whose NAME may be a set.
-#[derive(Debug, Args)]
-pub(super) struct SysvOption {
-    /// NAME is a System V semaphore set
-    ///
-    /// Give its key (0x2a, 42), or id: and its id; see "signalbox sysv".
-    #[arg(id = "sysv", long = "sysv", global = true, conflicts_with_all = ["counter", "semaphore"])]
-    is_given: bool,
-}
-
-impl SysvOption {
-    pub(super) fn is_given(&self) -> bool {
-        self.is_given
-    }
-
-    /// The set of the name; `None`: the name is not one of a set.
-    pub(super) fn set(&self, name: &Name) -> Result<Option<SetName>, Failure> {
-        if !self.is_given {
-            return Ok(None);
-        }
-        let text = str::from_utf8(name.bytes()).unwrap_or_default();
-        let set = text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))?;
-        Ok(Some(set))
-    }
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::name::Name;
 use crate::cli::server::{Server, label};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Caller, Errno, Identity, ListedSet, Process, SetId};
@@ -83,6 +84,12 @@ impl fmt::Display for SetName {
 }
 
 impl SetName {
+    /// The set that a name as an argument stands for.
+    pub(crate) fn of(name: &Name) -> Result<Self, Failure> {
+        let text = str::from_utf8(name.bytes()).unwrap_or_default();
+        text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))
+    }
+
     /// Whether it names this set.
     pub(super) fn is(self, listed: &ListedSet) -> bool {
         match self {
