@@ -16,7 +16,6 @@ use super::list;
 use super::name::Name;
 use super::number::within;
 use super::pattern::{WholeNames, looks_like_pattern};
-use super::revoke::{Cancel, Revoke};
 use super::server::{PERMISSION_DENIED, Server};
 use super::table::Column;
 use super::time::{WaitLimit, check_wait, shown, time_or_none, wait_limit};
@@ -60,8 +59,6 @@ Examples:
     Slot(Slot),
     Remove(Remove),
     Delete(Delete),
-    Cancel(Cancel),
-    Revoke(Revoke),
 }
 
 /// Declare semaphores, all of them or none
@@ -275,8 +272,6 @@ impl Change {
                 let operation = Operation::DeleteCounter { name: name.bytes() };
                 request(common, &server.direct().await?, &operation, &[]).await
             }
-            Self::Cancel(cancel) => request(common, &server.direct().await?, &cancel.operation(), &[]).await,
-            Self::Revoke(revoke) => revoke.run(common).await,
         }
     }
 }

@@ -161,6 +161,8 @@ enum Command {
     ExportDeclarations(apply::ExportArguments),
     #[command(flatten)]
     Change(change::Change),
+    Cancel(revoke::Cancel),
+    Revoke(revoke::Revoke),
     List(list::Arguments),
     Sessions(sessions::Arguments),
     History(history::Arguments),
@@ -226,6 +228,8 @@ pub fn main() -> ExitCode {
         Command::Apply(arguments) => block_on(apply::run(&arguments, common)),
         Command::ExportDeclarations(arguments) => block_on(apply::export(&arguments, common)),
         Command::Change(change) => block_on(change.run(common)),
+        Command::Cancel(arguments) => block_on(arguments.run(common)),
+        Command::Revoke(arguments) => block_on(arguments.run(common)),
         Command::List(arguments) => block_on(list::run(&arguments, common)),
         Command::Sessions(arguments) => block_on(sessions::run(&arguments, common)),
         Command::History(arguments) => history::run(&arguments, common),

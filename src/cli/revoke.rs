@@ -44,11 +44,12 @@ pub(super) struct Cancel {
 }
 
 impl Cancel {
-    pub(super) fn operation(&self) -> Operation<'_> {
-        Operation::Cancel(match (self.request, self.session) {
+    pub(super) async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+        let operation = Operation::Cancel(match (self.request, self.session) {
             (Some(request), _) => Cancellation::Request(GrantId(request)),
             (None, session) => Cancellation::Session(session.expect("clap requires one of the two")),
-        })
+        });
+        change::request(common, &common.server.direct().await?, &operation, &[]).await
     }
 }
 
