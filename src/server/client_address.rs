@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::relay::ChannelProof;
+use super::relay::proof::ChannelProof;
 use signalbox_access::CertificateName;
 use signalbox_core::ClientKey;
 

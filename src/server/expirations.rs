@@ -5,15 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use tracing::warn;
 
-use super::clock::Clock;
 use super::lock;
-use super::rules::Rules;
-use super::tls::validity;
+use super::tls::der::validity;
 use crate::config::ClusterConfig;
 use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;
@@ -24,9 +20,6 @@ use signalbox_tls::certificates;
 const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 
 const DAY_S: u64 = 86_400;
-
-/// How often the server looks.
-const LOOK_PERIOD: Duration = Duration::from_secs(600);
 
 /// What ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +127,7 @@ pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
 
 impl Warned {
     /// The warnings that have become due since the last call.
-    fn next(&self, expirations: Vec<Expiration>, now: UnixSeconds) -> Vec<String> {
+    pub(super) fn next(&self, expirations: Vec<Expiration>, now: UnixSeconds) -> Vec<String> {
         let mut warned = lock(&self.0);
         let due = expirations.into_iter().filter_map(|of| Some((of.warning_due(now)?, of)));
         let due: BTreeMap<_, _> = due.map(|(days, of)| (of, days)).collect();
@@ -142,21 +135,6 @@ impl Warned {
         let sentences = due.iter().filter(is_new).filter_map(|(of, _)| of.warning(now)).collect();
         *warned = due;
         sentences
-    }
-}
-
-/// Logs the warnings that have become due.
-pub(super) fn warn_of(rules: &Rules) {
-    for warning in rules.warned.next(rules.expirations(), Clock::system().now()) {
-        warn!("{warning}");
-    }
-}
-
-/// Logs warnings when they become due, until it is dropped.
-pub(super) async fn watch(rules: Rules) {
-    loop {
-        warn_of(&rules);
-        tokio::time::sleep(LOOK_PERIOD).await;
     }
 }
 

@@ -1,4 +1,5 @@
-//! The task that does what comes due: waits, leases and grace periods that end, and semaphores that are removed.
+//! The tasks that do what comes due: waits, leases and grace periods that end, and semaphores that are removed; and rights of
+//! clients that end.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::state::Server;
+use super::steps;
 use signalbox_core::{Due, TICK_MS};
 
 /// Does what is due when it is due, until it is dropped.
@@ -44,4 +46,25 @@ async fn until_due(server: &Server) {
         sleep.as_mut().poll(context)
     })
     .await;
+}
+
+/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection looks at the rules
+/// before it executes a request or sends a message; one that waits for a grant does neither, and would be granted what it may no
+/// longer have.
+pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
+    let mut seen = server.rules.access.seen();
+    async move {
+        loop {
+            server.rules.access.changed(&mut seen).await;
+            server.new_rules.send_replace(());
+            let mut last = None;
+            loop {
+                let connections = server.peers.mailboxes_after(last, steps::LISTED_CONNECTIONS);
+                let Some((session, _)) = connections.last() else { break };
+                last = Some(*session);
+                connections.iter().for_each(|(_, mailbox)| mailbox.note_new_rules());
+                tokio::task::yield_now().await;
+            }
+        }
+    }
 }

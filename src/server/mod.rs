@@ -16,6 +16,7 @@ mod check;
 mod client_address;
 mod clock;
 mod connection;
+mod current;
 mod daemon;
 mod dispatch;
 mod ending;
@@ -54,13 +55,12 @@ mod workers;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use access::announce_rules;
 pub use admission::Admission;
 pub use check::{Checked, check};
 pub use client_address::ClientAddress;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
-pub use expiry::expire;
+pub use expiry::{announce_rules, expire};
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::current::Current;
 use super::lock;
-use super::rules::Current;
 use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::leadership::Phase;
 use signalbox_cluster::members::{MemberPoller, SeenNode};

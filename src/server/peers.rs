@@ -1,5 +1,4 @@
-//! The connections of a server, by their ids: to send a message to one, and for listings. The core's entries of a listing have
-//! neither the address of the client nor the rest of its lease; they are added here.
+//! The connections of a server, by their ids: to send a message to one, and for listings.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,9 +6,8 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
 use super::lock;
-use super::state::Server;
-use signalbox_core::{Claimed, Connected, Listed, Mailbox, MonotonicMs, NameEntry, SessionClient};
-use signalbox_model::{ConnectionId, HeldEntry, SessionId, TtlLeft};
+use signalbox_core::{Connected, Mailbox, MonotonicMs, SessionClient};
+use signalbox_model::{ConnectionId, SessionId};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]
@@ -85,32 +83,5 @@ pub(super) struct PeerEntry {
 impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.with(|peers| peers.remove(&self.session));
-    }
-}
-
-impl Server {
-    /// The address of the client of a connection, as lists show it; empty if there is no connection.
-    pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
-        let address = connection.and_then(|connection| {
-            let peer = self.peers.find(connection).map(|peer| peer.address);
-            // A request over HTTP is a connection of the core, and not of a port.
-            peer.or_else(|| self.core.client_of(connection).map(|client| client.address))
-        });
-        address.map(|address| address.to_string()).unwrap_or_default().into_bytes().into()
-    }
-
-    /// Adds the address to an entry. Returns it with the time for which its grant is held without a renewal.
-    pub(super) fn with_address(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
-        entry.address = self.address_text(connection);
-        let held = entry.grant.filter(|_| entry.position == 0);
-        let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
-        (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
-    }
-
-    /// As [`Self::with_address`], for what a session holds or waits for.
-    pub(super) fn held_entry(&self, claimed: Claimed) -> HeldEntry<Box<[u8]>, Box<[u16]>> {
-        let Claimed { namespace, name, is_held, listed } = claimed;
-        let (entry, ttl_left) = self.with_address(listed);
-        HeldEntry { namespace, name, is_held, ttl_left, entry }
     }
 }

@@ -1,13 +1,20 @@
 //! The rules of a process for its clients.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
 
 use super::access::Access;
 use super::clock::Clock;
+use super::current::Current;
 use super::expirations::{Expiration, Warned};
 use super::shares::Shares;
 use super::tls::Tls;
 use crate::config::Config;
+
+/// How often the server looks whether a certificate or a token ends soon.
+const LOOK_PERIOD: Duration = Duration::from_secs(600);
 
 /// How clients may connect, what they may do, and their shares: one of each for the process, before it has a server and while
 /// it has one.
@@ -53,22 +60,19 @@ impl Rules {
         expirations.extend(Expiration::of_tokens(&self.access.tokens()));
         expirations
     }
-}
 
-/// A value that is replaced as a whole: a reader keeps the one that it has read.
-#[derive(Debug)]
-pub(super) struct Current<T>(RwLock<T>);
-
-impl<T: Clone> Current<T> {
-    pub(super) fn new(value: T) -> Self {
-        Self(RwLock::new(value))
+    /// Logs the warnings about ends that have become due.
+    pub(super) fn warn_of_expirations(&self) {
+        for warning in self.warned.next(self.expirations(), Clock::system().now()) {
+            warn!("{warning}");
+        }
     }
 
-    pub(super) fn get(&self) -> T {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn set(&self, value: T) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = value;
+    /// Logs them when they become due, until it is dropped.
+    pub(super) async fn watch_expirations(self) {
+        loop {
+            self.warn_of_expirations();
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
     }
 }

@@ -27,11 +27,11 @@ use crate::config::{Config, TlsConfig, ms};
 use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::timing::Fence;
 use signalbox_core::{
-    ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
-    SysvLimits,
+    Claimed, ClientShare, Core, KeyRule, LedgerLimits, Limits, Listed, MemoryLimit, Moment, MonotonicMs,
+    NameEntry, NameHasher, SysvLimits,
 };
-use signalbox_model::Namespace;
 use signalbox_model::sysv::Order;
+use signalbox_model::{ConnectionId, HeldEntry, Namespace, TtlLeft};
 
 /// The state that all tasks of a server share.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Server {
     /// How long requests for grants waited that were not answered at once.
     pub(super) waits: Durations,
     pub(super) exports: Exports,
-    pub(super) memory: MemoryBudget,
+    pub(super) memory: Arc<MemoryBudget>,
     pub(super) unfinished: Arc<Unfinished>,
     pub(super) started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
@@ -99,12 +99,12 @@ impl Server {
     ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
+        let memory = Arc::default();
         let server = Self {
             core: Core::new(stat_interval_s, hasher),
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
-            rules,
             new_rules: watch::Sender::new(()),
             audit: Audit::default(),
             history: History::default(),
@@ -118,8 +118,9 @@ impl Server {
             declared_later: Mutex::default(),
             waits: Durations::default(),
             exports: Exports::default(),
-            memory: MemoryBudget::default(),
-            unfinished: Arc::default(),
+            unfinished: Unfinished::new(&memory, &rules.shares),
+            memory,
+            rules,
             started: Instant::now(),
             fence,
             whereabouts: OnceLock::new(),
@@ -301,6 +302,31 @@ impl Server {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+
+    /// The address of the client of a connection, as lists show it; empty if there is no connection.
+    pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
+        let address = connection.and_then(|connection| {
+            let peer = self.peers.find(connection).map(|peer| peer.address);
+            // A request over HTTP is a connection of the core, and not of a port.
+            peer.or_else(|| self.core.client_of(connection).map(|client| client.address))
+        });
+        address.map(|address| address.to_string()).unwrap_or_default().into_bytes().into()
+    }
+
+    /// Adds the address to an entry. Returns it with the time for which its grant is held without a renewal.
+    pub(super) fn with_address(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
+        entry.address = self.address_text(connection);
+        let held = entry.grant.filter(|_| entry.position == 0);
+        let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
+        (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
+    }
+
+    /// As [`Self::with_address`], for what a session holds or waits for.
+    pub(super) fn held_entry(&self, claimed: Claimed) -> HeldEntry<Box<[u8]>, Box<[u16]>> {
+        let Claimed { namespace, name, is_held, listed } = claimed;
+        let (entry, ttl_left) = self.with_address(listed);
+        HeldEntry { namespace, name, is_held, ttl_left, entry }
     }
 }
 

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 
 use super::client_address::ClientAddress;
 use super::lock;
-use super::shares::ClientUsage;
-use super::state::Server;
-use signalbox_core::ClientKey;
+use super::memory::MemoryBudget;
+use super::shares::{ClientUsage, Shares};
+use signalbox_core::{ClientKey, ClientShare, MemoryLimit};
 use signalbox_model::ReachedLimit;
 
 /// 1/8 of the memory, and of a share of it, remains for unfinished input.
@@ -28,8 +28,12 @@ const CLOSED_AT_ONCE: usize = 32;
 pub(super) const SHORT_INPUT_BYTES: usize = 4 * 1024;
 
 /// The unfinished input of a server.
-#[derive(Debug, Default)]
-pub(super) struct Unfinished(Mutex<Inputs>);
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    inputs: Mutex<Inputs>,
+    memory: Arc<MemoryBudget>,
+    shares: Arc<Shares>,
+}
 
 #[derive(Debug, Default)]
 struct Inputs {
@@ -68,8 +72,11 @@ pub(super) struct UnfinishedInput {
 
 impl UnfinishedInput {
     /// An input of this client begins. Also returns what is ready when its connection has to be closed.
-    pub(super) fn begin(server: &Server, client: ClientAddress, usage: &Arc<ClientUsage>) -> (Self, Closed) {
-        let unfinished = Arc::clone(&server.unfinished);
+    pub(super) fn begin(
+        unfinished: &Arc<Unfinished>,
+        client: ClientAddress,
+        usage: &Arc<ClientUsage>,
+    ) -> (Self, Closed) {
         let (open, closed) = oneshot::channel();
         let number = unfinished.with(|inputs| {
             inputs.begun += 1;
@@ -78,26 +85,26 @@ impl UnfinishedInput {
             of_client.inputs.insert(inputs.begun, Input { bytes: 0, _open: open });
             inputs.begun
         });
-        (Self { unfinished, client, number, bytes: 0 }, closed)
+        (Self { unfinished: Arc::clone(unfinished), client, number, bytes: 0 }, closed)
     }
 
     /// Sets the bytes that the input takes. If that is too much, connections are closed, perhaps this one.
-    pub(super) fn set(&mut self, server: &Server, bytes: usize) {
+    pub(super) fn set(&mut self, bytes: usize) {
         if bytes == self.bytes {
             return;
         }
         let grows = bytes > self.bytes;
         self.bytes = bytes;
-        let key = self.client.key();
+        let (key, Unfinished { memory, shares, .. }) = (self.client.key(), &*self.unfinished);
         let closed = self.unfinished.with(|inputs| {
             inputs.resize(key, self.number, bytes);
-            if grows { inputs.make_room(server, key) } else { Vec::new() }
+            if grows { inputs.make_room(memory.limit(), shares.share(), key) } else { Vec::new() }
         });
         for limit in closed {
             if limit.is_share {
-                server.rules.shares.note_refusal(self.client, "memory_max", limit.max);
+                shares.note_refusal(self.client, "memory_max", limit.max);
             } else {
-                server.memory.note_refusal();
+                memory.note_refusal();
             }
         }
     }
@@ -110,8 +117,13 @@ impl Drop for UnfinishedInput {
 }
 
 impl Unfinished {
+    /// None yet; it is limited by this memory, of which clients have these shares.
+    pub(super) fn new(memory: &Arc<MemoryBudget>, shares: &Arc<Shares>) -> Arc<Self> {
+        Arc::new(Self { inputs: Mutex::default(), memory: Arc::clone(memory), shares: Arc::clone(shares) })
+    }
+
     fn with<R>(&self, visit: impl FnOnce(&mut Inputs) -> R) -> R {
-        visit(&mut lock(&self.0))
+        visit(&mut lock(&self.inputs))
     }
 }
 
@@ -137,8 +149,7 @@ impl Inputs {
 
     /// Closes the connections whose input began first: those of this client if it has its share of the memory, and those of
     /// the client with the most if the server has too little. Returns the limit that was reached, for each.
-    fn make_room(&mut self, server: &Server, client: ClientKey) -> Vec<ReachedLimit> {
-        let (memory, share) = (server.memory.limit(), server.rules.shares.share());
+    fn make_room(&mut self, memory: MemoryLimit, share: ClientShare, client: ClientKey) -> Vec<ReachedLimit> {
         let mut closed = Vec::new();
         while closed.len() < CLOSED_AT_ONCE
             && let Some(own) = self.clients.get(&client)

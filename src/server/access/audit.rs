@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -19,7 +19,6 @@ use tokio::time::sleep;
 use super::super::client_address::Client;
 use super::super::lock;
 use super::super::log::{Output, now};
-use super::super::state::Server;
 use super::Identity;
 use signalbox_core::ClientKey;
 
@@ -146,6 +145,14 @@ impl Audit {
         }
     }
 
+    /// Writes each minute how many requests were refused.
+    pub(in crate::server) async fn count_refusals(&self) {
+        loop {
+            sleep(COUNT_PERIOD).await;
+            self.write_counts();
+        }
+    }
+
     /// Writes how many requests were refused since the last time, and forgets clients that were not.
     pub(in crate::server) fn write_counts(&self) {
         let mut refusals = lock(&self.refusals);
@@ -175,14 +182,6 @@ impl Audit {
     }
 }
 
-/// Writes each minute how many requests were refused.
-pub(in crate::server) async fn count_refusals(server: Arc<Server>) {
-    loop {
-        sleep(COUNT_PERIOD).await;
-        server.audit.write_counts();
-    }
-}
-
 /// A text of a field, which is cut if it is too long.
 fn shortened<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let text = text.into();
@@ -196,6 +195,8 @@ fn shortened<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+
+    use std::sync::Arc;
 
     use super::super::super::client_address::ClientAddress;
     use super::*;

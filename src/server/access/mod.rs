@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::warn;
 
-pub(super) use audit::{Audit, Ended, count_refusals};
+pub(super) use audit::{Audit, Ended};
 pub(super) use policy::{Identity, Permissions};
 pub(super) use standing::{Standing, TokenRefused};
 
@@ -24,8 +24,6 @@ use super::client_address::Client;
 use super::clock::Clock;
 use super::metrics::Count;
 use super::refusal_log::{Recent, RefusalLog};
-use super::state::Server;
-use super::steps;
 use crate::config::{AccessConfig, Config};
 use policy::{Policy, Proven};
 pub(super) use signalbox_access::Right;
@@ -220,26 +218,5 @@ impl Access {
     /// The rules as they are now.
     pub(super) fn seen(&self) -> Seen {
         Seen { generation: self.generation(), at: self.now() }
-    }
-}
-
-/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection looks at the rules
-/// before it executes a request or sends a message; one that waits for a grant does neither, and would be granted what it may no
-/// longer have.
-pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
-    let mut seen = server.rules.access.seen();
-    async move {
-        loop {
-            server.rules.access.changed(&mut seen).await;
-            server.new_rules.send_replace(());
-            let mut last = None;
-            loop {
-                let connections = server.peers.mailboxes_after(last, steps::LISTED_CONNECTIONS);
-                let Some((session, _)) = connections.last() else { break };
-                last = Some(*session);
-                connections.iter().for_each(|(_, mailbox)| mailbox.note_new_rules());
-                tokio::task::yield_now().await;
-            }
-        }
     }
 }

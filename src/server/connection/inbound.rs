@@ -123,13 +123,9 @@ impl Inbound {
 
     /// Counts the incomplete frame as unfinished input if it is long, before the next read. A read of many requests leaves a
     /// short one, which is counted only if its rest has to be waited for.
-    pub(super) fn count_if_long(
-        &mut self,
-        server: &Server,
-        begin: impl FnOnce() -> (UnfinishedInput, Closed),
-    ) {
+    pub(super) fn count_if_long(&mut self, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
         if self.partial.len() > SHORT_INPUT_BYTES {
-            self.count(server, begin);
+            self.count(begin);
         }
     }
 
@@ -141,9 +137,9 @@ impl Inbound {
         }
     }
 
-    fn count(&mut self, server: &Server, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
+    fn count(&mut self, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
         let (input, _) = &mut **self.unfinished.get_or_insert_with(|| Box::new(begin()));
-        input.set(server, self.partial.capacity());
+        input.set(self.partial.capacity());
     }
 
     /// Stops the time of an incomplete frame while its rest is not read. It starts from zero with the next read.
@@ -184,7 +180,7 @@ impl Inbound {
         if timer.as_mut().poll(context).is_ready() {
             return Poll::Ready(End::FrameTimeout);
         }
-        self.count(server, begin);
+        self.count(begin);
         self.poll_closed(context)
     }
 }

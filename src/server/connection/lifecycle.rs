@@ -168,7 +168,7 @@ impl OpenConnection {
                 terms: tls?.terms_for(client),
                 client,
                 usage: self.admission.client_usage(),
-                server: Some(server),
+                unfinished: Some(&server.unfinished),
             };
             handshake.run(stream, received).await
         };

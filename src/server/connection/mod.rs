@@ -246,8 +246,13 @@ where
             self.activity = Activity::ending(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
-        let begin =
-            || UnfinishedInput::begin(self.server, self.extended.client_address(), self.pauses.usage());
+        let begin = || {
+            UnfinishedInput::begin(
+                &self.server.unfinished,
+                self.extended.client_address(),
+                self.pauses.usage(),
+            )
+        };
         let read = self.inbound.poll_read(&mut self.stream, shared, self.server, begin, context);
         let read = ready!(read)?;
         if read == 0 {
@@ -257,7 +262,7 @@ where
         self.port.metrics.traffic.note_received(read);
         self.extended.renew(self.server);
         let received = self.inbound.take_frames(shared);
-        self.inbound.count_if_long(self.server, begin);
+        self.inbound.count_if_long(begin);
         self.activity = Activity::next(received.frames, received.failure.map(End::BadInput));
         Poll::Ready(Ok(read))
     }

@@ -101,7 +101,7 @@ fn serve(
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let workers = Workers::start(count)?;
-    workers.background().spawn(expirations::watch(rules.clone()));
+    workers.background().spawn(rules.clone().watch_expirations());
     let address = |(namespace, listener): &(Namespace, std::net::TcpListener)| {
         listener.local_addr().map(|address| (*namespace, address))
     };

@@ -12,9 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::access::{announce_rules, count_refusals};
 use super::super::clock::Clock;
-use super::super::expiry::expire;
+use super::super::expiry::{announce_rules, expire};
 use super::super::gc;
 use super::super::history::History;
 use super::super::listener::serve_port;
@@ -254,7 +253,8 @@ fn spawn_tasks(
     }
     tasks.spawn(expire(Arc::clone(server)));
     tasks.spawn(announce_rules(Arc::clone(server)));
-    tasks.spawn(count_refusals(Arc::clone(server)));
+    let its_server = Arc::clone(server);
+    tasks.spawn(async move { its_server.audit.count_refusals().await });
     tasks.spawn_on(gc::declare_idle(Arc::clone(server)), workers.background());
     tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {

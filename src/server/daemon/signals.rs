@@ -8,7 +8,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::super::access::Ended;
-use super::super::expirations;
 use super::super::log::Log;
 use super::super::port::{port_config, port_name};
 use super::super::rules::Rules;
@@ -127,7 +126,7 @@ fn reload(server: Option<&Server>, rules: &Rules, options: &Options, started: &C
     for Change { key, from, to, .. } in applied.changes(&config).iter().filter(takes_effect) {
         info!(key, from, to, "this change takes effect now");
     }
-    expirations::warn_of(rules);
+    rules.warn_of_expirations();
     info!("the configuration was read again");
 }
 

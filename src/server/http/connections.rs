@@ -311,8 +311,8 @@ impl Input {
             && let Some(client) = connection.client()
         {
             let bytes = received.bytes;
-            let begin = || UnfinishedInput::begin(&server, client, &connection.usage());
-            received.counted.get_or_insert_with(begin).0.set(&server, bytes);
+            let begin = || UnfinishedInput::begin(&server.unfinished, client, &connection.usage());
+            received.counted.get_or_insert_with(begin).0.set(bytes);
         }
         match &mut received.counted {
             Some((_, closed)) => Pin::new(closed).poll(context).map(drop),

@@ -42,7 +42,12 @@ async fn begin(shared: &Arc<Shared>, stream: TcpStream, node: ClientAddress) -> 
     let tls = shared.rules.tls.get().ok_or(HandshakeError::NotConfigured)?;
     let server = shared.stage().server();
     let (terms, usage) = (tls.terms_for(node), Arc::default());
-    let handshake = Handshake { terms, client: node, usage, server: server.as_deref() };
+    let handshake = Handshake {
+        terms,
+        client: node,
+        usage,
+        unfinished: server.as_ref().map(|server| &server.unfinished),
+    };
     let (stream, _) = handshake.run(stream, BytesMut::new()).await?;
     serve_requests(shared, stream, node).await
 }

@@ -7,9 +7,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::super::clock::Clock;
+use super::super::current::Current;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
-use super::super::rules::{Current, Rules};
+use super::super::rules::Rules;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;

@@ -13,7 +13,7 @@
 
 mod incoming;
 mod outgoing;
-mod proof;
+pub(super) mod proof;
 mod splice;
 mod to_leader;
 mod unproven;
@@ -30,7 +30,6 @@ use super::socket;
 use super::workers::{Spawn, Workers};
 pub use incoming::{Incoming, IsNode, ServeRequests, Served, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
-pub(super) use proof::ChannelProof;
 
 /// The sockets and tasks of relays: those of the system, or simulated ones.
 pub trait RelayNetwork: Send + Sync + 'static {

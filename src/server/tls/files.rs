@@ -9,6 +9,7 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
 use thiserror::Error;
 
+use super::super::current::Current;
 use super::super::expirations::Expiration;
 use super::{Terms, Tls};
 use crate::config::{ClientCert, TlsConfig};
@@ -59,6 +60,14 @@ fn advice(error: &FileError) -> &'static str {
             "; at the start it is read as the user who starts the server, and on SIGHUP as the configured one"
         }
         _ => "",
+    }
+}
+
+impl Current<Option<Arc<Tls>>> {
+    /// Reads the files, for connections from now on. If they cannot be used, those before stay in use.
+    pub(in crate::server) fn load(&self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.set(Tls::read(config)?.map(Arc::new));
+        Ok(())
     }
 }
 

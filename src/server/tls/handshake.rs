@@ -27,10 +27,9 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
 use super::super::client_address::ClientAddress;
-use super::super::relay::ChannelProof;
+use super::super::relay::proof::ChannelProof;
 use super::super::shares::{ClientUsage, HandshakePermit};
-use super::super::state::Server;
-use super::super::unfinished::UnfinishedInput;
+use super::super::unfinished::{Unfinished, UnfinishedInput};
 use super::der::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
@@ -98,8 +97,8 @@ pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) client: ClientAddress,
     /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
-    /// The server whose memory it counts for; `None`: it is not counted, because there are few of its kind.
-    pub(in crate::server) server: Option<&'a Server>,
+    /// Where its input counts; `None`: it is not counted, because there are few of its kind.
+    pub(in crate::server) unfinished: Option<&'a Arc<Unfinished>>,
 }
 
 impl Handshake<'_> {
@@ -113,7 +112,8 @@ impl Handshake<'_> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let begun = self.server.map(|server| UnfinishedInput::begin(server, self.client, &self.usage));
+        let begun =
+            self.unfinished.map(|unfinished| UnfinishedInput::begin(unfinished, self.client, &self.usage));
         let (counted, closed) = begun.unzip();
         let is_closed = async {
             match closed {
@@ -176,9 +176,9 @@ struct Input<'a> {
 impl Input<'_> {
     /// Counts the memory of the handshake. rustls grows its buffer in steps of this size.
     fn count(&mut self) {
-        if let (Some(counted), Some(server)) = (&mut self.counted, self.handshake.server) {
+        if let Some(counted) = &mut self.counted {
             let received = self.handshake.terms.bytes_max - self.left;
-            counted.set(server, STATE_BYTES + received.next_multiple_of(READ_BYTES));
+            counted.set(STATE_BYTES + received.next_multiple_of(READ_BYTES));
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
             terms: Terms { config: Arc::new(config), bytes_max: 16 * 1024 },
             client: ClientAddress::of_peer(([192, 0, 2, 7], 1).into()),
             usage: Arc::clone(usage),
-            server: None,
+            unfinished: None,
         };
         handshake.run(io, BytesMut::new()).await.map(drop).expect_err("the client does not complete it")
     }

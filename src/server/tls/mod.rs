@@ -7,21 +7,18 @@
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
 
-mod der;
+pub(super) mod der;
 mod files;
 mod handshake;
 
 use std::fmt;
-use std::sync::Arc;
 
-pub(super) use der::validity;
 pub use files::TlsError;
 pub(super) use handshake::{Handshake, HandshakeError, Terms};
 
 use super::client_address::ClientAddress;
 use super::expirations::Expiration;
-use super::rules::Current;
-use crate::config::{PlainRule, TlsConfig};
+use crate::config::PlainRule;
 
 /// What the server needs for TLS.
 pub(super) struct Tls {
@@ -45,14 +42,6 @@ pub(super) enum FirstBytes {
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("plain", &self.plain).finish_non_exhaustive()
-    }
-}
-
-impl Current<Option<Arc<Tls>>> {
-    /// Reads the files, for connections from now on. If they cannot be used, those before stay in use.
-    pub(super) fn load(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.set(Tls::read(config)?.map(Arc::new));
-        Ok(())
     }
 }
 
