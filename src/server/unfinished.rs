@@ -58,7 +58,7 @@ struct Input {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// Ready, with an error, when the connection with an unfinished input has to be closed.
+/// Ready, with an error, when the connection has to be closed to make room for others.
 pub(super) type Closed = oneshot::Receiver<Infallible>;
 
 /// The unfinished input of a connection. It counts until this is dropped.

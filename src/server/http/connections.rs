@@ -32,9 +32,12 @@ pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 /// How a connection ends.
 pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// The open connections.
-#[derive(Debug, Default)]
-pub(super) struct Connections(Mutex<Open>);
+/// The open connections, and what they share.
+#[derive(Debug)]
+pub(super) struct Connections {
+    pub(super) shared: Arc<Shared>,
+    open: Mutex<Open>,
+}
 
 #[derive(Debug, Default)]
 struct Open {
@@ -61,6 +64,7 @@ struct Connection {
 /// A connection that is counted among the open ones, until this is dropped.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
+    pub(super) connections: Arc<Connections>,
     pub(super) shared: Arc<Shared>,
     number: u64,
     /// The request that the connection receives.
@@ -70,8 +74,9 @@ pub(super) struct OpenConnection {
 impl OpenConnection {
     /// Counts a connection of a peer, and of a client unless the peer is a proxy. Also returns a future that is ready when the
     /// connection has to be closed for another one.
-    pub(super) fn begin(shared: &Arc<Shared>, peer: ClientAddress) -> (Self, oneshot::Receiver<Infallible>) {
-        Self::open(shared, |connections, number, open| {
+    pub(super) fn begin(connections: &Arc<Connections>, peer: ClientAddress) -> (Self, Closed) {
+        let shared = &connections.shared;
+        Self::open(connections, |connections, number, open| {
             connections.add(shared, number, Connection::new(peer, None, open));
             if !shared.config().is_proxy(peer.socket().ip()) {
                 connections.count_client(shared, number, peer);
@@ -81,11 +86,9 @@ impl OpenConnection {
 
     /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if there is
     /// room. Also returns a future that is ready when the request has to end for another connection.
-    pub(super) fn of_request(
-        shared: &Arc<Shared>,
-        client: ClientAddress,
-    ) -> (Self, oneshot::Receiver<Infallible>) {
-        Self::open(shared, |connections, number, open| match connections.count_lease(shared, client) {
+    pub(super) fn of_request(connections: &Arc<Connections>, client: ClientAddress) -> (Self, Closed) {
+        let shared = &connections.shared;
+        Self::open(connections, |connections, number, open| match connections.count_lease(shared, client) {
             Some(counted) => {
                 connections.leases.insert(number, Connection::new(client, Some(counted), open));
             }
@@ -99,23 +102,24 @@ impl OpenConnection {
 
     /// Allocates a number, and has `add` add the connection with it.
     fn open(
-        shared: &Arc<Shared>,
+        connections: &Arc<Connections>,
         add: impl FnOnce(&mut Open, u64, oneshot::Sender<Infallible>),
-    ) -> (Self, oneshot::Receiver<Infallible>) {
+    ) -> (Self, Closed) {
         let (open, closed) = oneshot::channel();
-        let number = shared.connections.with(|connections| {
-            connections.opened += 1;
-            let number = connections.opened;
-            add(connections, number, open);
+        let number = connections.with(|open_ones| {
+            open_ones.opened += 1;
+            let number = open_ones.opened;
+            add(open_ones, number, open);
             number
         });
-        (Self { shared: Arc::clone(shared), number, input: Input::default() }, closed)
+        let (connections, shared) = (Arc::clone(connections), Arc::clone(&connections.shared));
+        (Self { connections, shared, number, input: Input::default() }, closed)
     }
 
     /// Has the connection count among those for leases from now on. Returns whether there is room.
     pub(super) fn use_for_leases(&self) -> bool {
         let (shared, number) = (&self.shared, self.number);
-        shared.connections.with(|connections| {
+        self.connections.with(|connections| {
             if connections.leases.contains_key(&number) {
                 return true;
             }
@@ -132,7 +136,7 @@ impl OpenConnection {
     /// Has the connection, which answers a request, count among those in general from now on.
     pub(super) fn use_for_anything(&self) {
         let (shared, number) = (&self.shared, self.number);
-        shared.connections.with(|connections| {
+        self.connections.with(|connections| {
             if let Some(own) = connections.leases.remove(&number) {
                 let client = own.client;
                 let connection = Connection { is_busy: true, ..Connection::new(client, None, own._open) };
@@ -145,7 +149,7 @@ impl OpenConnection {
     /// Counts the connection for its client. If that has its share, another one of its connections is closed.
     pub(super) fn count_client(&self, client: ClientAddress) {
         let shared = &self.shared;
-        shared.connections.with(|connections| connections.count_client(shared, self.number, client));
+        self.connections.with(|connections| connections.count_client(shared, self.number, client));
     }
 
     /// The client, if it is known and the connection need not make room for another one.
@@ -159,7 +163,7 @@ impl OpenConnection {
     }
 
     fn counted<R>(&self, visit: impl FnOnce(ClientAddress, &Counted) -> R) -> Option<R> {
-        self.shared.connections.with(|connections| {
+        self.connections.with(|connections| {
             let Open { general, leases, .. } = connections;
             let own = general.get(&self.number).or_else(|| leases.get(&self.number))?;
             Some(visit(own.client, own.counted.as_ref()?))
@@ -173,7 +177,7 @@ impl OpenConnection {
 
     /// The connection begins to answer a request, or has answered it.
     pub(super) fn set_busy(&self, is_busy: bool) {
-        self.shared.connections.with(|connections| {
+        self.connections.with(|connections| {
             if let Some(connection) = connections.general.get_mut(&self.number) {
                 (connection.is_busy, connection.since) = (is_busy, Instant::now());
             }
@@ -183,7 +187,7 @@ impl OpenConnection {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.shared.connections.with(|connections| {
+        self.connections.with(|connections| {
             connections.general.remove(&self.number);
             connections.leases.remove(&self.number);
         });
@@ -197,6 +201,11 @@ impl Connection {
 }
 
 impl Connections {
+    /// Without a connection.
+    pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared, open: Mutex::default() })
+    }
+
     /// The number of connections in general.
     pub(super) fn count(&self) -> u64 {
         self.with(|connections| connections.general.len() as u64)
@@ -208,7 +217,7 @@ impl Connections {
     }
 
     fn with<R>(&self, visit: impl FnOnce(&mut Open) -> R) -> R {
-        visit(&mut lock(&self.0))
+        visit(&mut lock(&self.open))
     }
 }
 

@@ -18,27 +18,31 @@ use tokio::net::TcpStream;
 use super::super::client_address::ClientAddress;
 use super::super::tls::{Handshake, HandshakeError};
 use super::answer::{ApiError, Response};
-use super::connections::{CONNECTIONS_MAX, HEAD_BYTES_MAX, Outcome, OpenConnection};
+use super::connections::{CONNECTIONS_MAX, Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
 use super::forward::Stated;
 use super::routes::answer_in_time;
-use super::shared::Shared;
 use super::stream::Bounded;
 
 /// Serves the connection of a node until that ends, or until this server is being stopped.
-pub(super) async fn serve(shared: Arc<Shared>, stream: StdTcpStream, node: ClientAddress) -> Outcome {
+pub(super) async fn serve(
+    connections: Arc<Connections>,
+    stream: StdTcpStream,
+    node: ClientAddress,
+) -> Outcome {
     let stream = TcpStream::from_std(stream)?;
     tokio::select! {
         // First: an answer that the server is being stopped must not reach the node, which asks the next leader.
         biased;
-        () = shared.stopping.cancelled() => Ok(()),
-        outcome = begin(&shared, stream, node) => outcome,
+        () = connections.shared.stopping.cancelled() => Ok(()),
+        outcome = begin(&connections, stream, node) => outcome,
     }
 }
 
-async fn begin(shared: &Arc<Shared>, stream: TcpStream, node: ClientAddress) -> Outcome {
+async fn begin(connections: &Arc<Connections>, stream: TcpStream, node: ClientAddress) -> Outcome {
     if !node.is_encrypted_by_relay() {
-        return serve_requests(shared, stream, node).await;
+        return serve_requests(connections, stream, node).await;
     }
+    let shared = &connections.shared;
     let tls = shared.rules.tls.get().ok_or(HandshakeError::NotConfigured)?;
     let server = shared.stage().server();
     let (terms, usage) = (tls.terms_for(node), Arc::default());
@@ -49,19 +53,20 @@ async fn begin(shared: &Arc<Shared>, stream: TcpStream, node: ClientAddress) -> 
         unfinished: server.as_ref().map(|server| &server.unfinished),
     };
     let (stream, _) = handshake.run(stream, BytesMut::new()).await?;
-    serve_requests(shared, stream, node).await
+    serve_requests(connections, stream, node).await
 }
 
-async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, node: ClientAddress) -> Outcome
+async fn serve_requests<S>(connections: &Arc<Connections>, stream: S, node: ClientAddress) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let its_shared = Arc::clone(shared);
+    let its_connections = Arc::clone(connections);
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&its_shared);
-        async move { Ok::<_, Infallible>(answer(&shared, node, request).await) }
+        let connections = Arc::clone(&its_connections);
+        async move { Ok::<_, Infallible>(answer(&connections, node, request).await) }
     });
     // As many as a node with the same configuration can have. More wait there.
+    let shared = &connections.shared;
     let requests_max = shared.config().http.lease_connections_max as usize + CONNECTIONS_MAX;
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -74,13 +79,13 @@ where
     Ok(())
 }
 
-async fn answer(shared: &Arc<Shared>, node: ClientAddress, request: Request<Incoming>) -> Response {
-    shared.requests.add(1);
+async fn answer(connections: &Arc<Connections>, node: ClientAddress, request: Request<Incoming>) -> Response {
+    connections.shared.requests.add(1);
     let Some(stated) = Stated::read(request.headers()) else {
         return ApiError::bad_request("a forwarded request must state its client").into();
     };
     let peer = stated.peer(node);
-    let (connection, closed) = OpenConnection::of_request(shared, peer.client.address);
+    let (connection, closed) = OpenConnection::of_request(connections, peer.client.address);
     let connection = Arc::new(connection);
     tokio::select! {
         response = answer_in_time(&connection, &peer, Box::new(request)) => response,

@@ -32,7 +32,7 @@ use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
 use super::super::workers::Workers;
-use super::connections::{HEAD_BYTES_MAX, Outcome, OpenConnection};
+use super::connections::{Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
 use super::forward::Forwarder;
 use super::forwarded;
 use super::guard::guard;
@@ -54,7 +54,7 @@ const TLS_REQUIRED: &str = "This port accepts only TLS; use https://.\n";
 /// The HTTP listener of a process. It ends when this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct Http {
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     /// `None`: the configuration enables no listener.
     thread: Option<HttpThread>,
 }
@@ -73,47 +73,47 @@ impl Http {
         listeners: Vec<StdTcpListener>,
         rules: Rules,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(config, rules));
+        let connections = Connections::new(Arc::new(Shared::new(config, rules)));
         if listeners.is_empty() {
-            return Ok(Self { shared, thread: None });
+            return Ok(Self { connections, thread: None });
         }
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (its_shared, handle) = (Arc::clone(&shared), runtime.handle().clone());
+        let (its_connections, handle) = (Arc::clone(&connections), runtime.handle().clone());
         std::thread::Builder::new().name("http".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(its_shared, listeners) => {}
+                    () = serve(its_connections, listeners) => {}
                     // It fails when the sender is dropped.
                     _ = ended => {}
                 }
             });
         })?;
-        Ok(Self { shared, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
+        Ok(Self { connections, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
     }
 
     /// This process is a node of a cluster, which stands by until it leads. Until then, it forwards requests for leases if it
     /// relays clients.
     pub(in crate::server) fn join(&self, view: NodeView, outgoing: Option<&Arc<Outgoing<Workers>>>) {
-        self.shared.set_node(view);
+        self.connections.shared.set_node(view);
         if let Some(outgoing) = outgoing {
-            self.shared.set_forwarder(Forwarder::new(Arc::clone(outgoing)));
+            self.connections.shared.set_forwarder(Forwarder::new(Arc::clone(outgoing)));
         }
-        self.shared.set_stage(Stage::Standby);
+        self.connections.shared.set_stage(Stage::Standby);
     }
 
     /// The server serves clients from now on.
     pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
-        self.shared.set_stage(Stage::Serving(Arc::clone(server)));
+        self.connections.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
 
     /// Serves requests that other nodes forward; `None`: the listener is not enabled.
     pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
-        let (shared, runtime) = (Arc::clone(&self.shared), self.thread.as_ref()?.runtime.clone());
+        let (connections, runtime) = (Arc::clone(&self.connections), self.thread.as_ref()?.runtime.clone());
         Some(Box::new(move |stream, node| {
             // Another thread serves it.
             let Ok(stream) = stream.into_std() else { return };
-            let served = forwarded::serve(Arc::clone(&shared), stream, node);
+            let served = forwarded::serve(Arc::clone(&connections), stream, node);
             runtime.spawn(async move {
                 if let Err(error) = served.await {
                     debug!(node = %node.socket(), %error, "a connection with forwarded requests has ended");
@@ -124,7 +124,7 @@ impl Http {
 
     /// The server is being stopped: it is no longer ready, and changes nothing.
     pub(in crate::server) fn drain(&self) {
-        self.shared.drain();
+        self.connections.shared.drain();
     }
 }
 
@@ -134,16 +134,18 @@ pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<V
 }
 
 /// Serves all listeners, until the returned future is dropped.
-async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
+async fn serve(connections: Arc<Connections>, listeners: Vec<StdTcpListener>) {
     let mut ports = tokio::task::JoinSet::new();
     for listener in listeners {
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                let shared = Arc::clone(&shared);
+                let connections = Arc::clone(&connections);
                 ports.spawn(async move {
-                    let failed = || shared.warnings.permits();
-                    accept_all(listener, "http", failed, |_, stream, peer| accept(&shared, stream, peer))
-                        .await;
+                    let failed = || connections.shared.warnings.permits();
+                    accept_all(listener, "http", failed, |_, stream, peer| {
+                        accept(&connections, stream, peer)
+                    })
+                    .await;
                 });
             }
             Err(error) => warn!(%error, "the HTTP listener cannot be served"),
@@ -152,11 +154,11 @@ async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
     while ports.join_next().await.is_some() {}
 }
 
-fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+fn accept(connections: &Arc<Connections>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
-    let (connection, closed) = OpenConnection::begin(shared, address);
+    let (connection, closed) = OpenConnection::begin(connections, address);
     let connection = Arc::new(connection);
-    shared.accepted.add(1);
+    connections.shared.accepted.add(1);
     tokio::spawn(async move {
         let outcome = tokio::select! {
             outcome = begin(&connection, stream, address) => outcome,

@@ -154,7 +154,9 @@ async fn answer(connection: &Arc<OpenConnection>, peer: &Peer, request: Box<Requ
         (_, Some(file)) => file.answer(),
         ("/healthz", _) => health::healthz(),
         ("/readyz", _) => health::readyz(shared),
-        ("/metrics", _) => metrics::metrics(shared, peer, request.headers()).unwrap_or_else(Response::from),
+        ("/metrics", _) => {
+            metrics::metrics(&connection.connections, peer, request.headers()).unwrap_or_else(Response::from)
+        }
         _ => openapi::description(),
     }
 }

@@ -14,10 +14,9 @@ use super::super::rules::Rules;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
-use super::connections::Connections;
 use super::forward::Forwarder;
 use super::leases::Leases;
-use super::metrics::Selection;
+use super::metrics::series::Selection;
 use crate::config::{ClusterConfig, Config};
 use signalbox_model::UnixSeconds;
 
@@ -37,7 +36,6 @@ pub(super) struct Shared {
     /// Cancelled before the server is being stopped. Other nodes then repeat the requests that they have forwarded.
     pub(super) stopping: CancellationToken,
     pub(super) started: UnixSeconds,
-    pub(super) connections: Connections,
     /// Connections that were closed for others, because of the limit or a share.
     pub(super) refused: Count,
     pub(super) warnings: Throttle,
@@ -75,7 +73,6 @@ impl Shared {
             forwarder: OnceLock::new(),
             stopping: CancellationToken::new(),
             started: Clock::system().now(),
-            connections: Connections::default(),
             leases: Leases::default(),
             refused: Count::default(),
             warnings: Throttle::default(),

@@ -206,7 +206,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
-    use super::super::super::connections::OpenConnection;
+    use super::super::super::connections::{Connections, OpenConnection};
     use super::super::super::peer::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
@@ -223,7 +223,10 @@ mod tests {
                 .unwrap(),
             token: None,
             peer: Peer::of_test(),
-            connection: Arc::new(OpenConnection::begin(shared, Peer::of_test().client.address).0),
+            connection: Arc::new(
+                OpenConnection::begin(&Connections::new(Arc::clone(shared)), Peer::of_test().client.address)
+                    .0,
+            ),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }
     }

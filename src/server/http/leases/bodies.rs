@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::super::connections::Connections;
 use super::super::query::Parameters;
-use super::super::shared::Shared;
 use super::claims::Wanted;
 use super::histories::{connect, post, start};
 use super::view::place_text;
@@ -112,8 +112,8 @@ fn written(wanted: &Wanted) -> Vec<u8> {
 }
 
 /// The status of the answer to a request.
-async fn status(shared: &Arc<Shared>, path: &str, body: &[u8]) -> u16 {
-    let (mut connection, mut answer) = (connect(shared), Vec::new());
+async fn status(connections: &Arc<Connections>, path: &str, body: &[u8]) -> u16 {
+    let (mut connection, mut answer) = (connect(connections), Vec::new());
     connection.write_all(&post(path, body)).await.unwrap();
     timeout(ANSWER_MAX, connection.read_to_end(&mut answer)).await.expect("it is answered at once").unwrap();
     let status = answer.get(9..12).and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
@@ -139,7 +139,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let (server, shared) = start(1);
+            let (server, connections) = start(1);
             for (mut body, path, at, byte) in requests {
                 // Parked requests are the matter of `histories`.
                 if let Some(poll_ms) = body.get_mut("poll_ms") {
@@ -150,7 +150,7 @@ proptest! {
                     let at = at.index(bytes.len());
                     bytes[at] = byte;
                 }
-                let status = status(&shared, path, &bytes).await;
+                let status = status(&connections, path, &bytes).await;
                 assert!([200, 202, 400, 404, 409, 410].contains(&status), "{status}: {path} {body}");
                 server.core.check_ledger().unwrap();
             }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::super::super::clock::Clock;
 use super::super::super::expiry::expire;
 use super::super::super::state::Server;
-use super::super::connections::OpenConnection;
+use super::super::connections::{Connections, OpenConnection};
 use super::super::listener::serve_requests;
 use super::super::peer::Peer;
 use super::super::requester::Requester;
@@ -56,7 +56,7 @@ const SLOWER_MAX: u64 = 40;
 
 /// What all clients share.
 struct World {
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     random: RefCell<Rng>,
     ends: Instant,
     /// What each client believes to hold, and until when, on the server's clock.
@@ -76,10 +76,10 @@ struct World {
 type Reply = (u16, Value);
 
 /// A connection to a server in this process.
-pub(super) fn connect(shared: &Arc<Shared>) -> DuplexStream {
+pub(super) fn connect(connections: &Arc<Connections>) -> DuplexStream {
     let (near, far) = duplex(64 * 1024);
     let peer = Peer::of_test();
-    let (connection, closed) = OpenConnection::begin(shared, peer.client.address);
+    let (connection, closed) = OpenConnection::begin(connections, peer.client.address);
     let connection = Arc::new(connection);
     tokio::spawn(async move {
         let _closed = closed;
@@ -131,10 +131,10 @@ impl World {
 
     /// A request arrives over a connection of its own; `None`: that ends before the answer.
     async fn deliver(&self, path: &'static str, body: &Value) -> Option<Reply> {
-        let mut near = connect(&self.shared);
+        let mut near = connect(&self.connections);
         let key = body["key"].as_str().or(body["keys"][0].as_str()).unwrap();
         let was_released = self.released.borrow().get(key).copied();
-        let server = self.shared.stage().server().unwrap();
+        let server = self.connections.shared.stage().server().unwrap();
         let (arrived, from) = (Instant::now(), server.monotonic());
         self.arrived.borrow_mut().insert(key.to_owned(), arrived);
         near.write_all(&post(&format!("lease/{path}"), body.to_string().as_bytes())).await.ok()?;
@@ -179,7 +179,7 @@ impl World {
 
     /// An operator revokes a grant. Its client learns of it in its next renewal, and before its lease is over.
     fn revoke(&self, grant: &Value) {
-        let server = self.shared.stage().server().unwrap();
+        let server = self.connections.shared.stage().server().unwrap();
         let requester = Requester::open(&server, Mailbox::default(), None);
         let what = Revocation::Grant(GrantId(grant.as_str().unwrap().parse().unwrap()));
         let grace = Milliseconds((TTL_MS + self.below(TTL_MS)) as u32);
@@ -323,21 +323,21 @@ fn asking(key: &str, name: usize) -> Value {
 }
 
 /// A server that serves leases.
-pub(super) fn start(seed: u64) -> (Arc<Server>, Arc<Shared>) {
+pub(super) fn start(seed: u64) -> (Arc<Server>, Arc<Connections>) {
     let config = Config::default();
     let server = Server::new(&config, Clock::system(), NameHasher::with_seeds(seed, 2, 3, 4));
     server.core.set_place_key(PlaceKey([7; 16]));
     let shared = Arc::new(Shared::of_test(&config));
     shared.set_stage(Stage::Serving(Arc::clone(&server)));
-    (server, shared)
+    (server, Connections::new(shared))
 }
 
 /// One history. Returns how many requests were told `done`.
 async fn run(seed: u64) -> u32 {
-    let (server, shared) = start(seed);
+    let (server, connections) = start(seed);
     let expiring = spawn_local(expire(Arc::clone(&server)));
     let world = Rc::new(World {
-        shared,
+        connections,
         random: RefCell::new(Rng::with_seed(seed)),
         ends: Instant::now() + Duration::from_secs(WORK_S),
         believed: RefCell::default(),

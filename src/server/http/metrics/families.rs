@@ -18,7 +18,7 @@ use super::super::super::port::port_name;
 use super::super::super::state::{Server, files_max};
 use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
 use super::super::super::steps;
-use super::super::connections::CONNECTIONS_MAX;
+use super::super::connections::{CONNECTIONS_MAX, Connections};
 use super::super::shared::{Shared, Stage};
 use super::series::{Figures, Series, longest_waiting_since_s};
 use signalbox_core::KeyedCounts;
@@ -157,7 +157,8 @@ impl<'a> Families<'a> {
     }
 
     /// The HTTP listener, and what the process does.
-    pub(super) fn listener(&mut self, shared: &Shared) -> Result<(), Error> {
+    pub(super) fn listener(&mut self, connections: &Connections) -> Result<(), Error> {
+        let shared = &connections.shared;
         let stage = shared.stage();
         let serving = u64::from(matches!(stage, Stage::Serving(_)));
         self.gauge("signalbox_serving", "Whether the process serves clients", only(serving))?;
@@ -168,8 +169,7 @@ impl<'a> Families<'a> {
         if let Some(node) = shared.node() {
             self.cluster(node)?;
         }
-        let connections = shared.connections.count();
-        self.gauge("signalbox_http_connections", "HTTP connections", only(connections))?;
+        self.gauge("signalbox_http_connections", "HTTP connections", only(connections.count()))?;
         let max = CONNECTIONS_MAX as u64;
         self.gauge("signalbox_http_connections_max", "The most HTTP connections at a time", only(max))?;
         let (accepted, refused) = (shared.accepted.value(), shared.refused.value());
@@ -184,14 +184,14 @@ impl<'a> Families<'a> {
             only(refused),
         )?;
         self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))?;
-        self.leases(shared)
+        self.leases(connections)
     }
 
     /// Leases over HTTP.
-    fn leases(&mut self, shared: &Shared) -> Result<(), Error> {
-        let connections = shared.connections.count_of_leases();
+    fn leases(&mut self, connections: &Connections) -> Result<(), Error> {
+        let (shared, count) = (&connections.shared, connections.count_of_leases());
         let help = "HTTP connections whose last request was for a lease";
-        self.gauge("signalbox_http_lease_connections", help, only(connections))?;
+        self.gauge("signalbox_http_lease_connections", help, only(count))?;
         let max = u64::from(shared.config().http.lease_connections_max);
         let help = "The most HTTP connections for leases at a time";
         self.gauge("signalbox_http_lease_connections_max", help, only(max))?;

@@ -10,7 +10,7 @@
 
 mod families;
 mod format;
-mod series;
+pub(super) mod series;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,22 +24,26 @@ use prometheus_client::registry::Registry;
 
 use super::access::{Right, permissions_of, refuse};
 use super::answer::{ApiError, Response, respond};
+use super::connections::Connections;
 use super::peer::Peer;
-use super::shared::Shared;
 use families::Families;
-pub(super) use series::Selection;
 use series::Series;
 use signalbox_model::Target;
 
 /// Answers a scrape.
-pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) -> Result<Response, ApiError> {
+pub(super) fn metrics(
+    connections: &Arc<Connections>,
+    peer: &Peer,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    let shared = &connections.shared;
     let permissions = permissions_of(&shared.rules.access, peer, headers, "/metrics")?;
     if !permissions.may(Right::Read, Target::Server) {
         return Err(refuse(&shared.rules.access, peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared.config().http, &server));
-    registry.register_collector(Box::new(Scrape { shared: Arc::clone(shared), series }));
+    registry.register_collector(Box::new(Scrape { connections: Arc::clone(connections), series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
     let (kind, mut text) = format::wanted(headers, text);
@@ -53,16 +57,17 @@ pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) ->
 /// One scrape.
 #[derive(Debug)]
 struct Scrape {
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     series: Option<Series>,
 }
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut families = Families::new(encoder);
-        families.process(&self.shared)?;
-        families.listener(&self.shared)?;
-        let stage = self.shared.stage();
+        let shared = &self.connections.shared;
+        families.process(shared)?;
+        families.listener(&self.connections)?;
+        let stage = shared.stage();
         if let Some(server) = stage.server() {
             families.server(&server)?;
         }
