@@ -71,23 +71,6 @@ pub(super) struct UnfinishedInput {
 }
 
 impl UnfinishedInput {
-    /// An input of this client begins. Also returns what is ready when its connection has to be closed.
-    pub(super) fn begin(
-        unfinished: &Arc<Unfinished>,
-        client: ClientAddress,
-        usage: &Arc<ClientUsage>,
-    ) -> (Self, Closed) {
-        let (open, closed) = oneshot::channel();
-        let number = unfinished.with(|inputs| {
-            inputs.begun += 1;
-            let new = || OfClient { usage: Arc::clone(usage), bytes: 0, inputs: BTreeMap::new() };
-            let of_client = inputs.clients.entry(client.key()).or_insert_with(new);
-            of_client.inputs.insert(inputs.begun, Input { bytes: 0, _open: open });
-            inputs.begun
-        });
-        (Self { unfinished: Arc::clone(unfinished), client, number, bytes: 0 }, closed)
-    }
-
     /// Sets the bytes that the input takes. If that is too much, connections are closed, perhaps this one.
     pub(super) fn set(&mut self, bytes: usize) {
         if bytes == self.bytes {
@@ -120,6 +103,23 @@ impl Unfinished {
     /// None yet; it is limited by this memory, of which clients have these shares.
     pub(super) fn new(memory: &Arc<MemoryBudget>, shares: &Arc<Shares>) -> Arc<Self> {
         Arc::new(Self { inputs: Mutex::default(), memory: Arc::clone(memory), shares: Arc::clone(shares) })
+    }
+
+    /// An input of this client begins. Also returns what is ready when its connection has to be closed.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        client: ClientAddress,
+        usage: &Arc<ClientUsage>,
+    ) -> (UnfinishedInput, Closed) {
+        let (open, closed) = oneshot::channel();
+        let number = self.with(|inputs| {
+            inputs.begun += 1;
+            let new = || OfClient { usage: Arc::clone(usage), bytes: 0, inputs: BTreeMap::new() };
+            let of_client = inputs.clients.entry(client.key()).or_insert_with(new);
+            of_client.inputs.insert(inputs.begun, Input { bytes: 0, _open: open });
+            inputs.begun
+        });
+        (UnfinishedInput { unfinished: Arc::clone(self), client, number, bytes: 0 }, closed)
     }
 
     fn with<R>(&self, visit: impl FnOnce(&mut Inputs) -> R) -> R {

@@ -37,7 +37,6 @@ use super::port::Port;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::state::Server;
 use super::steps;
-use super::unfinished::UnfinishedInput;
 use activity::{Activity, poll_store_timer};
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
@@ -246,13 +245,7 @@ where
             self.activity = Activity::ending(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
-        let begin = || {
-            UnfinishedInput::begin(
-                &self.server.unfinished,
-                self.extended.client_address(),
-                self.pauses.usage(),
-            )
-        };
+        let begin = || self.server.unfinished.begin(self.extended.client_address(), self.pauses.usage());
         let read = self.inbound.poll_read(&mut self.stream, shared, self.server, begin, context);
         let read = ready!(read)?;
         if read == 0 {

@@ -106,10 +106,10 @@ impl OpenConnection {
         add: impl FnOnce(&mut Open, u64, oneshot::Sender<Infallible>),
     ) -> (Self, Closed) {
         let (open, closed) = oneshot::channel();
-        let number = connections.with(|open_ones| {
-            open_ones.opened += 1;
-            let number = open_ones.opened;
-            add(open_ones, number, open);
+        let number = connections.with(|all| {
+            all.opened += 1;
+            let number = all.opened;
+            add(all, number, open);
             number
         });
         let (connections, shared) = (Arc::clone(connections), Arc::clone(&connections.shared));
@@ -320,7 +320,7 @@ impl Input {
             && let Some(client) = connection.client()
         {
             let bytes = received.bytes;
-            let begin = || UnfinishedInput::begin(&server.unfinished, client, &connection.usage());
+            let begin = || server.unfinished.begin(client, &connection.usage());
             received.counted.get_or_insert_with(begin).0.set(bytes);
         }
         match &mut received.counted {

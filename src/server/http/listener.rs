@@ -212,12 +212,8 @@ async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: Cl
     match first_bytes {
         Some((_, terms)) if first[0] == TLS_HANDSHAKE => {
             let server = shared.stage().server();
-            let handshake = Handshake {
-                terms,
-                client: address,
-                usage: connection.usage(),
-                unfinished: server.as_ref().map(|server| &server.unfinished),
-            };
+            let unfinished = server.as_ref().map(|server| &server.unfinished);
+            let handshake = Handshake { terms, client: address, usage: connection.usage(), unfinished };
             let (stream, names) = Box::pin(handshake.run(stream, BytesMut::new())).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };

@@ -112,8 +112,7 @@ impl Handshake<'_> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let begun =
-            self.unfinished.map(|unfinished| UnfinishedInput::begin(unfinished, self.client, &self.usage));
+        let begun = self.unfinished.map(|unfinished| unfinished.begin(self.client, &self.usage));
         let (counted, closed) = begun.unzip();
         let is_closed = async {
             match closed {
