@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, check_output};
 use super::leased::{self, Held};
 use super::messages;
 use super::outer;
@@ -70,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     let Arguments { wanted, waiting, lease } = arguments;
     let server = &common.server;
     let amounts = waiting.checked(wanted.amounts(server.kind())?)?;
-    output::check_open()?;
+    check_output()?;
     let mut signals = Signals::listen()?;
     messages::in_background();
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());

@@ -5,7 +5,9 @@ use std::io;
 use std::process::ExitCode;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
+use nix::sys::stat::{fstat, stat};
 
 use super::messages::{self, warn};
 use super::output::{escaped, harmless};
@@ -197,6 +199,24 @@ impl Failure {
     pub(super) fn end(self) -> ExitCode {
         self.report();
         self.end.or_code()
+    }
+}
+
+/// Fails if standard output was closed when this process started: what is printed only once would be lost. The runtime has put
+/// /dev/null in its place, for reading too; a shell that discards the output opens it only for writing.
+pub(super) fn check_output() -> Result<(), Failure> {
+    let is_read = |flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR;
+    let null = stat("/dev/null").map(|null| (null.st_mode, null.st_rdev));
+    let is_closed = null
+        .is_ok_and(|null| fstat(io::stdout()).is_ok_and(|out| (out.st_mode, out.st_rdev) == null))
+        && fcntl(io::stdout(), FcntlArg::F_GETFL).is_ok_and(is_read);
+    match is_closed {
+        true => Err(Failure::new(
+            Exit::Output,
+            "standard output is closed, so the secret that is printed would be lost; nothing was changed; send the output to a \
+             file or a pipe",
+        )),
+        false => Ok(()),
     }
 }
 

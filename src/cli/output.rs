@@ -9,12 +9,9 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::stat::{fstat, stat};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-use super::exit::{Exit, Failure};
 pub(super) use signalbox_model::escaped;
 use signalbox_model::{escaped_except, is_unsafe};
 
@@ -37,24 +34,6 @@ impl Form {
             false if io::stdout().is_terminal() => Self::Table { has_header },
             false => Self::Tabs { has_header },
         }
-    }
-}
-
-/// Fails if standard output was closed when this process started: what is printed only once would be lost. The runtime has put
-/// /dev/null in its place, for reading too; a shell that discards the output opens it only for writing.
-pub(super) fn check_open() -> Result<(), Failure> {
-    let is_read = |flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR;
-    let null = stat("/dev/null").map(|null| (null.st_mode, null.st_rdev));
-    let is_closed = null
-        .is_ok_and(|null| fstat(io::stdout()).is_ok_and(|out| (out.st_mode, out.st_rdev) == null))
-        && fcntl(io::stdout(), FcntlArg::F_GETFL).is_ok_and(is_read);
-    match is_closed {
-        true => Err(Failure::new(
-            Exit::Output,
-            "standard output is closed, so the secret that is printed would be lost; nothing was changed; send the output to a \
-             file or a pipe",
-        )),
-        false => Ok(()),
     }
 }
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
-use super::output;
+use super::exit::{Exit, Failure, check_output};
 use super::table::Column;
 use super::time::{time, unix_now_s};
 use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, update_tokens};
@@ -180,7 +179,7 @@ fn rotate(arguments: &Rotate) -> Result<(), Failure> {
 
 /// Prints a token before the file is changed: it is kept nowhere else.
 fn print(token: &Token) -> Result<(), Failure> {
-    output::check_open()?;
+    check_output()?;
     writeln!(std::io::stdout(), "{}", token.reveal())
         .map_err(|error| Failure::unwritten(&error, "; the file of tokens was not changed"))
 }
