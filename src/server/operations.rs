@@ -7,7 +7,7 @@ use super::access::{Ended, Identity, Permissions, Right};
 use super::client_address::Client;
 use super::state::Server;
 use signalbox_core::{Call, Executed, Moment, Outcome};
-use signalbox_model::{Operation, Revocation, Status, Target};
+use signalbox_model::{Cancellation, Namespace, Operation, Quoted, Revocation, Status, Target};
 
 /// An operation that a client has requested. It is recorded when it has ended, or when no client waits for its end.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Requested {
     identity: Option<Identity>,
     /// The texts of the operation and of its target, for each target.
     lines: Vec<(String, String)>,
+    /// Whose grants or waiting requests it ends, which its own text does not say.
+    of: Option<String>,
     is_change: bool,
 }
 
@@ -32,6 +34,7 @@ impl Requested {
             client: client.clone(),
             identity: permissions.identity().cloned(),
             lines: operation.for_each_target().into_iter().map(line).collect(),
+            of: None,
             is_change: false,
         }
     }
@@ -50,6 +53,8 @@ impl Requested {
             // The ledger may not know the connection of a plain client yet.
             server.core.join(peer.connection, None, &peer.mailbox);
         }
+        // Afterwards, it may have ended.
+        self.of = subject(server, operation);
         let Executed { outcome, is_change } = server.core.execute(call, operation, now);
         self.is_change = is_change;
         match &outcome {
@@ -68,11 +73,35 @@ impl Requested {
     /// Records how the operation has ended. Only a change is logged.
     pub(super) fn record(&self, server: &Server, ended: Ended) {
         for (operation, target) in &self.lines {
+            let of = self.of.as_ref();
+            let target = of.unwrap_or(target);
             server.audit.record(Some(&self.client), self.identity.as_ref(), operation, target, ended);
             if self.is_change && ended == Ended::Done {
                 let identity = self.identity.as_ref().map(tracing::field::display);
-                info!(by = %self.client, identity, "{operation}");
+                info!(by = %self.client, identity, of, "{operation}");
             }
         }
     }
+}
+
+/// What the grant or the session of an operation is about, such as `counter "backup" of "web-1 run[7] backup"`; `None`: the
+/// operation is about other things, or there is no such grant or session.
+fn subject(server: &Server, operation: &Operation<'_>) -> Option<String> {
+    let subject = match *operation {
+        Operation::Revoke { what: Revocation::Grant(grant), .. }
+        | Operation::Cancel(Cancellation::Request(grant)) => server.core.subject_of_grant(grant)?,
+        Operation::Revoke { what: Revocation::Session(session), .. }
+        | Operation::Cancel(Cancellation::Session(session)) => server.core.subject_of_session(session)?,
+        _ => return None,
+    };
+    let name = |(namespace, name): &(Namespace, Box<[u8]>)| Target::Name(*namespace, name).to_string();
+    let mut text = subject.names.iter().map(name).collect::<Vec<_>>().join(", ");
+    if subject.has_more {
+        text += ", …";
+    }
+    if !subject.label.is_empty() {
+        let separator = if text.is_empty() { "" } else { " of " };
+        text += &format!("{separator}{}", Quoted(&subject.label));
+    }
+    Some(text).filter(|text| !text.is_empty())
 }

@@ -13,7 +13,7 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use serde_json::Value;
-use signalbox_model::{Milliseconds, Operation, Revocation};
+use signalbox_model::{Milliseconds, Operation, Revocation, SessionId};
 
 const TTL_MS: u32 = 600_000;
 
@@ -158,6 +158,28 @@ fn a_grant_has_a_line_at_its_beginning_and_one_at_each_kind_of_end() {
     let table = String::from_utf8(table.stdout).unwrap();
     assert_eq!(table.lines().count(), 4, "{table}");
     assert!(!table.contains('\x1b') && table.contains("\\xff"), "{table}");
+}
+
+#[test]
+fn what_a_client_gives_back_within_the_grace_period_was_revoked() {
+    let mut recorder = Recorder::start("");
+    let mut client = recorder.leased();
+    let [grant, of_session, free] = [b"a", b"b", b"c"].map(|name| client.take(limit(1, name)).grant);
+    let revoke = |client: &mut Caller, what| {
+        assert_eq!(client.change(Operation::Revoke { what, grace: Milliseconds(TTL_MS) }).status, OK);
+        // The notice.
+        client.next();
+    };
+    assert_eq!(client.give_back(free), OK);
+    revoke(&mut client, Revocation::Grant(grant));
+    assert_eq!(client.give_back(grant), OK);
+    let line = recorder.lines(5).pop().unwrap();
+    let session = line["session"].as_str().unwrap().parse().unwrap();
+    revoke(&mut client, Revocation::Session(SessionId::new(session)));
+    assert_eq!(client.give_back(of_session), OK);
+    let lines = recorder.lines(6);
+    let ends: Vec<_> = lines[3..].iter().map(|line| [&line["limits"][0]["name"], &line["event"]]).collect();
+    assert_eq!(ends, [["c", "released"], ["a", "revoked"], ["b", "revoked"]]);
 }
 
 #[test]

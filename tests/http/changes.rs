@@ -378,6 +378,12 @@ fn changes_do_what_their_fields_say() {
     assert_eq!(query.status, 401, "the token is checked first");
 }
 
+/// Says whether a line of the audit log is about the holder of a semaphore.
+fn assert_of(line: &Value, name: &str) {
+    let target = line["target"].as_str().unwrap();
+    assert!(target.starts_with(&format!("semaphore \"{name}\" of ")), "{line}");
+}
+
 #[test]
 fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     let mut server = Administered::new();
@@ -414,8 +420,10 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     let recorded = audited(server.directory.path()).pop().unwrap();
     let id = default.as_str().unwrap();
     assert_eq!(recorded["operation"], format!("revoke grant {id} with a grace period of 10 s"));
+    assert_of(&recorded, "default");
     let session = holder("session")["session"].take();
     assert_eq!(server.ask("revoke", &json!({"session": session, "grace_ms": 0})), (200, json!({})));
+    assert_of(&audited(server.directory.path()).pop().unwrap(), "session");
     for name in ["now", "session"] {
         eventually("it is revoked", || holder(name) == Value::Null);
     }

@@ -54,10 +54,10 @@ pub use durable::{
 pub use history::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryHead, HistoryPart, HistoryParts};
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX,
-    KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease, LedgerLimits, LedgerStats,
-    Listed, ListedSession, Listing, ListingKind, NameEntry, Permitted, PlainListing, Queueing,
-    SessionListing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
+    CheckedNames, ClaimListing, ClaimSubject, Claimed, Connected, DeclaredListing, DeclaredSemaphore,
+    GRANT_SLOTS_MAX, KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease,
+    LedgerLimits, LedgerStats, Listed, ListedSession, Listing, ListingKind, NameEntry, Permitted,
+    PlainListing, Queueing, SessionListing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
 };
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};

@@ -145,7 +145,7 @@ pub enum GrantEnd {
     Disconnected,
     /// The lease of its session expired.
     Expired,
-    /// An administrator revoked it, its session or its semaphore.
+    /// An administrator revoked it, its session or its semaphore; also if it ended within the grace period.
     Revoked,
 }
 

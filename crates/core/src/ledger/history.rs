@@ -57,6 +57,8 @@ impl Ledger {
         let end = match why {
             EventKind::Expired => GrantEnd::Expired,
             EventKind::Revoked => GrantEnd::Revoked,
+            // A client that gives back what is being revoked does so because of that.
+            _ if state.revoked().or(grant.revoked()).is_some() => GrantEnd::Revoked,
             _ if state.is_ending() && state.lease().is_none() => GrantEnd::Disconnected,
             _ => GrantEnd::Released,
         };

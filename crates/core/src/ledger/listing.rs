@@ -29,6 +29,9 @@ pub(super) const STEP_ENTRIES: usize = 128;
 /// The most bytes of names, labels and slots of one step, unless one entry has more.
 const STEP_BYTES: usize = 64 * 1024;
 
+/// The most names of a [`ClaimSubject`].
+const SUBJECT_NAMES: usize = 8;
+
 /// What a listing of a name lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingKind {
@@ -118,6 +121,17 @@ pub struct Claimed {
     pub is_held: bool,
     /// The entry among the holders or the waiters of the name. The position of a waiter is not counted.
     pub listed: Listed,
+}
+
+/// What a grant, a waiting request or a session is about, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimSubject {
+    /// The first names, eight at most.
+    pub names: Vec<(Namespace, Box<[u8]>)>,
+    /// Whether there are more.
+    pub has_more: bool,
+    /// The label of the session.
+    pub label: Box<[u8]>,
 }
 
 /// A listing of what sessions hold by grants and wait for, session by session.
@@ -331,6 +345,20 @@ impl Core {
         claims
     }
 
+    /// What a grant or a waiting request is about; `None`: there is no such grant.
+    pub fn subject_of_grant(&self, id: GrantId) -> Option<ClaimSubject> {
+        let ledger = &*self.ledger();
+        let grant = ledger.grants.get(id)?;
+        Some(ledger.subject(grant.session, [id]))
+    }
+
+    /// What a session holds by grants and waits for; `None`: there is no such session.
+    pub fn subject_of_session(&self, session: SessionId) -> Option<ClaimSubject> {
+        let ledger = &*self.ledger();
+        let state = ledger.sessions.get(session)?;
+        Some(ledger.subject(session, state.grants_after(None)))
+    }
+
     /// The next names of a listing; none at its end.
     pub fn list_waited(&self, listing: &mut WaitedListing) -> Vec<(Namespace, Box<[u8]>)> {
         let ledger = &*self.ledger();
@@ -476,6 +504,13 @@ impl Ledger {
             address: Box::default(),
         };
         (entry, self.sessions.connection_of(grant.session))
+    }
+
+    fn subject(&self, session: SessionId, grants: impl IntoIterator<Item = GrantId>) -> ClaimSubject {
+        let parts = grants.into_iter().flat_map(|id| self.grants.existing(id).parts());
+        let mut names = parts.map(|part| (self.namespace_of(part), part.name().into()));
+        let first = names.by_ref().take(SUBJECT_NAMES).collect();
+        ClaimSubject { names: first, has_more: names.next().is_some(), label: self.label(session) }
     }
 
     fn label(&self, session: SessionId) -> Box<[u8]> {

@@ -70,8 +70,8 @@ pub use grants::{Kind, Permitted, Queueing, Want};
 pub use keyed::{KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
-    ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing,
-    ListingKind, NameEntry, PlainListing, SessionListing, WaitedListing,
+    ClaimListing, ClaimSubject, Claimed, Connected, DeclaredListing, DeclaredSemaphore, Listed,
+    ListedSession, Listing, ListingKind, NameEntry, PlainListing, SessionListing, WaitedListing,
 };
 pub(super) use listing::{age_s, client_texts, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;
