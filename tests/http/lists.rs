@@ -100,10 +100,13 @@ fn lists_have_the_names_that_need_attention() {
     assert_eq!(names(&list("declared", "paused")), ["first", "late"]);
     assert_eq!(names(&list("declared", "above_capacity")), [""; 0]);
     assert_eq!(names(&list("declared", "out_of_service")), [""; 0]);
+    assert_eq!(names(&list("declared", "no_capacity")), [""; 0]);
+    http.command(&["resize", "idle", "0"]);
     http.command(&["slot", "busy", "0", "--out"]);
     http.command(&["resize", "busy", "1"]);
     let list = |list: &str| http.get(&format!("/api/v1/declared?list={list}")).json();
     assert_eq!(names(&list("above_capacity")), ["busy"]);
+    assert_eq!(names(&list("no_capacity")), ["idle"]);
     assert_eq!((names(&list("out_of_service")), &list("out_of_service")["total"]), (vec!["busy"], &json!(1)));
     for name in ["late", "first"] {
         http.command(&["resume", name]);

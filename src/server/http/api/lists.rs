@@ -28,6 +28,8 @@ enum DeclaredList {
     AboveCapacity,
     /// Slots are out of service.
     OutOfService,
+    /// The capacity is 0, so every request is refused.
+    NoCapacity,
 }
 
 impl DeclaredList {
@@ -37,6 +39,7 @@ impl DeclaredList {
             Self::Paused => declared.record.service.paused,
             Self::AboveCapacity => declared.in_use > declared.record.capacity,
             Self::OutOfService => !declared.record.service.slots_out.is_empty(),
+            Self::NoCapacity => declared.record.capacity == 0,
         }
     }
 }
@@ -51,6 +54,7 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
         ("paused", DeclaredList::Paused),
         ("above_capacity", DeclaredList::AboveCapacity),
         ("out_of_service", DeclaredList::OutOfService),
+        ("no_capacity", DeclaredList::NoCapacity),
     ];
     let list = parameters.word("list", &lists)?;
     let page = Page::of(parameters)?;

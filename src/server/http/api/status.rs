@@ -129,7 +129,12 @@ pub(in super::super) async fn store(context: Context) -> Answer {
         (true, true) => "cluster",
     };
     let mut store = statistics::object(&server, Object::Store);
-    store.extend([("kind".to_owned(), kind.into()), ("durable".to_owned(), server.is_durable().into())]);
+    let (_, commit_time) = server.stored.times.values();
+    store.extend([
+        ("kind".to_owned(), kind.into()),
+        ("durable".to_owned(), server.is_durable().into()),
+        ("commit_seconds".to_owned(), commit_time.as_secs_f64().into()),
+    ]);
     Json::of(&store)
 }
 

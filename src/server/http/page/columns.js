@@ -36,6 +36,7 @@ export function marksOf(item) {
   const found = [
     [item.removing, "✖ being removed", "bad"],
     [item.paused, "❚❚ paused", "bad"],
+    [item.capacity === 0, "✖ capacity 0", "bad"],
     [hasCapacity && item.in_use > item.capacity, "▲ above capacity", "bad"],
     [hasCapacity && item.in_use === item.capacity && item.capacity > 0, "■ full", "warn"],
     [item.slots_out?.length > 0, `◌ ${slotsText(item.slots_out ?? [])} out of service`, "warn"],
@@ -97,9 +98,9 @@ export function searchForm(label, value, go) {
   return form;
 }
 
-// Semaphores that are paused, above their capacity, or have slots out of service, and how many there are of each.
+// Semaphores that are paused, have no capacity, are above their capacity, or have slots out of service, and how many there are of each.
 export async function limitedSemaphores(prefix, limit) {
-  const kinds = ["paused", "above_capacity", "out_of_service"];
+  const kinds = ["paused", "no_capacity", "above_capacity", "out_of_service"];
   const lists = await Promise.all(kinds.map((list) => read("/api/v1/declared", { list, prefix, limit })));
   return {
     items: new Map(lists.flatMap((list) => list.items).map((item) => [`semaphore${nameKey(item)}`, { ...item, kind: "semaphore" }])),

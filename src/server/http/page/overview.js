@@ -10,6 +10,9 @@ const SHOWN_MAX = 10;
 // Waits from so long on need attention.
 const LONG_WAIT_S = 60;
 
+// Commits that take so long on average need attention.
+const SLOW_COMMIT_S = 0.25;
+
 // How far back refusals and failures need attention.
 const RECENT_MS = 5 * 60_000;
 
@@ -49,6 +52,7 @@ class Growth {
 // They outlive a view.
 const refusalsGrowth = new Growth();
 const storeGrowth = new Growth();
+const commitGrowth = new Growth();
 
 function listed(rows) {
   return rows.map(({ name, value }) => `${amount(value)} ${name}`).join(", ");
@@ -65,9 +69,11 @@ function troublesOf(status, found) {
   add(status.state === "draining", "▼ This process is being stopped");
   add(status.cluster?.fenced, "✖ This node leads no longer, as far as it knows, and grants nothing", "bad");
   if (found) {
-    const { totals, rows, refused, failed } = found;
+    const { totals, rows, refused, failed, commitSeconds } = found;
     add(failed.length > 0, `✖ The store fails. In the last minutes: ${listed(failed)}`, "bad");
+    add(commitSeconds >= SLOW_COMMIT_S, `◔ The store is slow. In the last minutes, a commit took ${commitSeconds.toFixed(1)} s on average`);
     add(totals.paused > 0, `❚❚ ${counted(totals.paused, "semaphore is", "semaphores are")} paused`, "bad");
+    add(totals.no_capacity > 0, `✖ ${counted(totals.no_capacity, "semaphore has", "semaphores have")} a capacity of 0, so all requests are refused`, "bad");
     add(totals.above_capacity > 0, `▲ ${counted(totals.above_capacity, "semaphore is", "semaphores are")} above capacity`, "bad");
     add(totals.out_of_service > 0, `◌ ${counted(totals.out_of_service, "semaphore has", "semaphores have")} slots out of service`);
     add(refused.length > 0, `✖ Refused in the last minutes: ${listed(refused)}`, "bad");
@@ -75,7 +81,7 @@ function troublesOf(status, found) {
     const waiting = `${counted(status.server.waiting, "request waits", "requests wait")}, the longest for ${duration(longest)}`;
     add(longest >= LONG_WAIT_S, `◔ ${waiting}`);
     if (troubles.length === 0) {
-      troubles.push([`✔ Healthy: nothing is paused, above capacity or out of service${status.server.waiting > 0 ? `; ${waiting}` : ", and no request waits"}`, "good"]);
+      troubles.push([`✔ Healthy: nothing is paused, at capacity 0, above capacity or out of service${status.server.waiting > 0 ? `; ${waiting}` : ", and no request waits"}`, "good"]);
     }
   }
   return troubles;
@@ -86,7 +92,7 @@ export function overview() {
   const figures = new Figures();
   const rates = new Rates();
   const since = element("p", { class: "quiet" });
-  const table = new Table("Names with the longest waits, and semaphores that are paused, above capacity or have slots out of service", [
+  const table = new Table("Names with the longest waits, and semaphores that are paused, at capacity 0, above capacity or have slots out of service", [
     nameColumn((item) => item.kind),
     marks,
     usage,
@@ -133,16 +139,19 @@ async function attention(status) {
   await Promise.all(rows.filter((item) => item.waiting > 0).map(async (item) => {
     item.longest = await longestWait(item, status.time);
   }));
-  const urgency = (item) => (item.paused ? 2 : item.in_use > item.capacity ? 1 : 0);
+  const urgency = (item) => (item.paused || item.capacity === 0 ? 2 : item.in_use > item.capacity ? 1 : 0);
   rows.sort((a, b) => urgency(b) - urgency(a) || (b.longest ?? -1) - (a.longest ?? -1));
   const refused = flat(refusals);
   const failures = [{ name: "batches that could not be committed", value: store.failures }];
   const all = [...refused, ...failures].filter(({ value }) => value > 0);
+  const committed = commitGrowth.update(["commits", "commit_seconds"].map((name) => ({ name, value: store[name] })), status);
+  const [commits, seconds] = ["commits", "commit_seconds"].map((key) => committed.find(({ name }) => name === key)?.value ?? 0);
   return {
     rows,
     totals,
     refused: refusalsGrowth.update(refused, status),
     failed: storeGrowth.update(failures, status),
+    commitSeconds: commits > 0 ? seconds / commits : 0,
     since: all.length > 0 ? `Refused and failed since the start: ${listed(all)}.` : "Nothing was refused or failed since the start.",
   };
 }
