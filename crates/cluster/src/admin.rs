@@ -100,7 +100,7 @@ impl ClusterStatus {
     }
 }
 
-/// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat, for two retry periods at most.
+/// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat, for as long as [`watch`] at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format = format_of(coordinator, keys)?;
     let alive = watch(coordinator, keys, timing(&format), |_| true)?;
@@ -128,7 +128,8 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
 }
 
 /// The nodes that send heartbeats: the revision of the last one of each, and when it was seen. Takes two retry periods, or less
-/// if all `awaited` nodes send one before.
+/// if all `awaited` nodes send one before. The time in which etcd answers is added, up to the lease duration: heartbeats arrive
+/// late if etcd is slow.
 pub(super) fn watch(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -141,10 +142,14 @@ pub(super) fn watch(
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
     let first = read(coordinator)?;
-    let deadline = coordinator.now().after(timing.retry_period() * 2);
+    let mut deadline = coordinator.now().after(timing.retry_period() * 2);
+    let last_deadline = deadline.after(timing.lease_duration());
     let mut alive = BTreeMap::<String, (Revision, BootTime)>::new();
     loop {
-        for (name, revision) in read(coordinator)? {
+        let asked = coordinator.now();
+        let heartbeats = read(coordinator)?;
+        deadline = deadline.after(coordinator.now().since(asked)).min(last_deadline);
+        for (name, revision) in heartbeats {
             let before = alive.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
             if before != Some(revision) {
                 alive.insert(name, (revision, coordinator.now()));

@@ -20,11 +20,11 @@ use signalbox_cluster::keys::Advertised;
 
 /// Show which node leads, and which nodes are alive
 ///
-/// Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is "leads", "stands
-/// by", "relays" for a node that may not lead, or "silent" if the node sent none. RELAYS is the number of connections of
-/// clients that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest
-/// format of records that the node reads. The line record_format says which format leaders write, and whether "signalbox
-/// cluster finalize" can raise it. Problems of etcd are reported on standard error.
+/// Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most, and longer while etcd is
+/// slow. STATE is "leads", "stands by", "relays" for a node that may not lead, or "silent" if the node sent none. RELAYS is
+/// the number of connections of clients that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was
+/// seen. FORMAT is the newest format of records that the node reads. The line record_format says which format leaders write,
+/// and whether "signalbox cluster finalize" can raise it. Problems of etcd are reported on standard error.
 ///
 /// With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients
 /// (advertised) and whether it can be drained with "signalbox cluster drain" (drains). The statistics of its server are in

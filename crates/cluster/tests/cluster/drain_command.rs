@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use signalbox_cluster::admin::{ClusterStatus, NodeStatus, Release, finalize, forget, release};
+use signalbox_cluster::admin::{ClusterStatus, NodeStatus, Release, finalize, forget, release, status};
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
@@ -129,6 +129,65 @@ impl Coordinator for Meanwhile {
             write(&self.etcd, std::mem::take(&mut self.happens));
         }
         if std::mem::take(&mut self.loses_answer) { Err(lost()) } else { answer }
+    }
+}
+
+/// An etcd that answers for 150 ms, then not for 1.6 s, and so on. It has another heartbeat of "a" soon after each such pause.
+struct Slow {
+    etcd: FakeEtcd,
+    inner: Handle,
+    began: BootTime,
+    /// The time since then.
+    ms: u64,
+    beats: u64,
+}
+
+impl Slow {
+    const PERIOD_MS: u64 = 1750;
+    const ANSWERS_MS: u64 = 150;
+    const BEAT_MS: u64 = 60;
+
+    fn advance(&mut self, ms: u64) {
+        self.ms += ms;
+        while self.ms >= self.beats * Self::PERIOD_MS + Self::BEAT_MS {
+            write(&self.etcd, vec![Other::well("a", 1, "0.1.0").beat(self.beats)]);
+            self.beats += 1;
+        }
+    }
+}
+
+impl Coordinator for Slow {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        let phase = self.ms % Self::PERIOD_MS;
+        self.advance(if phase < Self::ANSWERS_MS { 1 } else { Self::PERIOD_MS - phase });
+        self.inner.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.inner.transact(transaction)
+    }
+
+    fn pause(&mut self, span: Duration) {
+        self.advance(span.as_millis() as u64);
+    }
+
+    fn now(&self) -> BootTime {
+        self.began.after(Duration::from_millis(self.ms))
+    }
+}
+
+#[test]
+fn a_node_is_not_silent_because_etcd_is_slow() {
+    for (is_silent, heartbeats) in [(false, 1), (true, 0)] {
+        let etcd = led_by_a();
+        let node = Other::well("a", 1, "0.1.0");
+        write(&etcd, vec![put(keys().node("a"), &node.node()), node.beat(0)]);
+        let beats = if is_silent { u64::from(u32::MAX) } else { 1 };
+        let (inner, began) = (etcd.client(), BootTime::now());
+        let mut slow = Slow { inner, etcd, began, ms: Slow::BEAT_MS, beats };
+        let found = status(&mut slow, &keys()).unwrap();
+        assert_eq!(found.nodes["a"].heartbeat_age.iter().count(), heartbeats, "after {} ms", slow.ms);
+        assert!(slow.ms < 10_000, "it watches for a bounded time");
     }
 }
 
