@@ -60,7 +60,8 @@ impl Place {
     fn directory(&self) -> Result<Option<&Path>, Failure> {
         match (self.directory.as_deref(), self.cluster) {
             (None, false) => Err(Failure::usage(
-                "which records? give the DIRECTORY of a server that is not running, or --cluster",
+                "which records? give the DIRECTORY of a server that is not running, --cluster, or to export those of a running \
+                 server --server HOST",
             )),
             (directory, _) => Ok(directory),
         }

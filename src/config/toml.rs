@@ -51,12 +51,25 @@ pub(super) fn read(text: &str) -> Read<'_> {
     Read { settings, mistakes }
 }
 
+/// The section that a line begins.
+fn header(line: &str) -> Option<&str> {
+    let (name, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
+    Some(name.trim())
+}
+
 /// A mistake within one line, in other words than those of the parser, which leaves out the key that is duplicate, and that a
 /// text or an address needs quotes, where it took the first letter for the start of another value.
 fn explained(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     if message.contains("duplicate key") {
         let key = text.get(span.clone()).unwrap_or_default().trim();
-        return Some(format!("the key {key} is set twice; keep one of them"));
+        let headers = text.lines().zip(1..).filter(|(line, _)| header(line) == Some(key));
+        let lines: Vec<u32> = headers.map(|(_, line)| line).collect();
+        return Some(match lines[..] {
+            [first, _, ..] => {
+                format!("the section [{key}] begins in line {first} already; write its keys there")
+            }
+            _ => format!("the key {key} is set twice; keep one of them"),
+        });
     }
     let start =
         text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |line_break| line_break + 1);
@@ -242,6 +255,10 @@ mod tests {
             ("[counter]\nenable = yes", "enable = yes: did you mean true?".to_owned()),
             ("[counter]\nenable = False # off", "enable = False: did you mean false?".to_owned()),
             ("file = 'a'\nfile = 'b'", "the key file is set twice; keep one of them".to_owned()),
+            (
+                "[tls]\n[log]\n[tls] # again\ncert = 'a'",
+                "the section [tls] begins in line 1 already; write its keys there".to_owned(),
+            ),
         ] {
             let said: Vec<_> = read(text).mistakes.into_iter().map(|mistake| mistake.sentence).collect();
             assert_eq!(said, [message]);

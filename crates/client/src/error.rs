@@ -243,7 +243,7 @@ pub enum ErrorKind {
     /// [`Builder::unreachable_after`]: super::Builder::unreachable_after
     #[error(
         "no server was reachable for {} s, nothing was acquired; check the servers and the network (last attempt: \
-        {last})", .within.as_secs_f64()
+        {last})", seconds(*.within)
     )]
     Unreachable {
         /// For how long the client tried.
@@ -254,7 +254,7 @@ pub enum ErrorKind {
     /// No server has answered a release in time. The client repeats it until it is answered or the lease ends.
     #[error(
         "no server has answered within {} s; the client keeps trying, and the resources are released when the lease ends at \
-        the latest", .within.as_secs_f64()
+        the latest", seconds(*.within)
     )]
     Unanswered {
         /// For how long the caller has waited.
@@ -419,7 +419,7 @@ pub enum ConnectError {
         source: Arc<io::Error>,
     },
     /// The server did not answer in time.
-    #[error("no answer from {address:?} within {} s; check the address and the network", .limit.as_secs_f64())]
+    #[error("no answer from {address:?} within {} s; check the address and the network", seconds(*.limit))]
     TimedOut {
         /// The address, as it was given.
         address: String,
@@ -497,7 +497,10 @@ pub enum TlsFailure {
     )]
     NotTrusted(String),
     /// The certificate of the server has expired.
-    #[error("the certificate of the server has expired; renew it there, and check the clock of this machine")]
+    #[error(
+        "the certificate of the server has expired; renew it there (in a cluster, on the node that leads), and check the clock of \
+         this machine"
+    )]
     Expired,
     /// The certificate of the server is not valid yet.
     #[error("the certificate of the server is not valid yet; check the clocks of both machines")]
@@ -530,6 +533,11 @@ impl TlsFailure {
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
     }
+}
+
+/// A time in seconds, to the millisecond: a measured one has more digits than a reader wants.
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
 /// The state, and the advice, for a connection that was lost.
@@ -624,4 +632,17 @@ pub(super) async fn requesting<T>(
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     call.await.map_err(|error| error.of(requested()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_time_has_three_decimals_at_most() {
+        let within = Duration::from_nanos(30_012_128_148);
+        let last = ConnectError::TimedOut { address: "a".to_owned(), limit: within };
+        let error = ErrorKind::Unreachable { within, last: Arc::new(last.into()) }.to_string();
+        assert_eq!(error.matches(" 30.012 s").count(), 2, "{error}");
+    }
 }
