@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::set::Set;
 use super::state::Sysv;
 use super::values::VALUE_MAX;
-use super::waiters::List;
+use super::waiters::WaitsFor;
 use crate::state::Core;
 use signalbox_model::sysv::{Order, SetId};
 
@@ -93,15 +93,15 @@ impl Sysv {
             if process.and_then(|process| process.waiting().get(&waiter.request)) != Some(&(id, waiter_id)) {
                 return Err(format!("a waiting call of set {id} belongs to no process"));
             }
-            let could_run = match waiter.list() {
+            let (waits_for, need) = waiter.waits_for();
+            let could_go_on = match waits_for {
                 // It may wait for those before it.
-                List::Take(_) if set.order == Order::Fifo => false,
-                List::Take(number) => set.values.value(number) >= waiter.operations[0].change.unsigned_abs(),
-                List::Zero(number) => set.values.value(number) == 0,
-                List::ManyAlter | List::ManyZero | List::Takers(_) => false,
+                WaitsFor::Growth(_) if set.order == Order::Fifo => false,
+                WaitsFor::Growth(number) => set.values.value(number) >= need,
+                WaitsFor::Value(number, _) | WaitsFor::Zero(number) => set.values.value(number) == need,
             };
-            if could_run {
-                return Err(format!("a call waits for set {id} that could be performed"));
+            if could_go_on {
+                return Err(format!("a call of set {id} waits for what is there"));
             }
         }
         if set.is_durable {

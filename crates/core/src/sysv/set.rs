@@ -9,7 +9,7 @@ use std::mem;
 
 use super::durable::SetRecord;
 use super::values::{Values, Verdict, alters};
-use super::waiters::{Waiter, WaiterId, Waiters};
+use super::waiters::{Waiter, WaiterId, Waiters, WaitsFor};
 use signalbox_model::UnixSeconds;
 use signalbox_model::sysv::{Caller, Errno, Operation, Order, Ownership, ProcessId, SetId, SetStat};
 
@@ -27,6 +27,9 @@ const MODE: u32 = 0o777;
 
 /// The user who may do everything.
 const ROOT: u32 = 0;
+
+/// Before every waiting call.
+const FIRST: WaiterId = WaiterId(0);
 
 /// No user or group.
 const NOBODY: u32 = u32::MAX;
@@ -175,13 +178,14 @@ impl Set {
         completion.zero = self.made_zero(changed);
         match changed {
             Some(operations) => {
-                let taken = operations.iter().filter_map(|by| self.next_take(by.number, WaiterId(0)));
-                completion.next.extend(taken);
+                let taking =
+                    operations.iter().filter_map(|by| self.next_of(WaitsFor::Growth(by.number), FIRST));
+                completion.next.extend(taking);
             }
             None => {
-                let taken =
-                    self.waiters.taken_from().filter_map(|number| self.next_take(number, WaiterId(0)));
-                completion.next.extend(taken);
+                let taking =
+                    self.waiters.grow().filter_map(|number| self.next_of(WaitsFor::Growth(number), FIRST));
+                completion.next.extend(taking);
             }
         }
         completion.look_at_many(&self.waiters);
@@ -190,41 +194,52 @@ impl Set {
 
     /// Begins to complete the calls for which a waiting call was in the way that has left, in the order of arrival.
     pub(super) fn completion_after_leaving(&self, left: &[Operation]) -> Completion {
-        if self.order == Order::Fifo { self.completion(Some(left)) } else { Completion::default() }
+        let mut completion = Completion::default();
+        if self.order == Order::Fifo {
+            completion.pass_on(self, left);
+        }
+        completion
     }
 
     /// The calls that wait for 0 and may no longer have to. Those with several operations are looked at only if a changed
     /// semaphore is 0.
     fn made_zero(&self, changed: Option<&[Operation]>) -> VecDeque<WaiterId> {
-        let numbers: Vec<u16> = match changed {
-            Some(operations) => operations.iter().map(|operation| operation.number).collect(),
-            None => self.waiters.zero_numbers(),
+        let has_zero = match changed {
+            Some(operations) => operations.iter().any(|by| self.values.value(by.number) == 0),
+            None => self.values.iter().any(|value| value == 0),
         };
-        let mut has_zero = changed.is_none() && self.values.iter().any(|value| value == 0);
-        let mut waiter_ids = VecDeque::new();
-        for number in numbers {
-            if self.values.value(number) == 0 {
-                has_zero = true;
-                waiter_ids.extend(self.waiters.zero(number));
+        let many = self.waiters.many_zero().filter(|_| has_zero);
+        match changed {
+            Some(operations) => self.zero_now(operations).chain(many).collect(),
+            None => {
+                let all = self.waiters.all_zero().filter(|(number, _)| self.values.value(*number) == 0);
+                all.map(|(_, waiter_id)| waiter_id).chain(many).collect()
             }
         }
-        if has_zero {
-            waiter_ids.extend(self.waiters.many_zero());
-        }
-        waiter_ids
     }
 
-    /// The first call after a waiter that takes from a semaphore with one operation, and no more than there is.
-    fn next_take(&self, number: u16, after: WaiterId) -> Option<(WaiterId, Option<u16>)> {
-        let value = self.values.value(number);
-        self.waiters.next_take(number, after, value).map(|waiter_id| (waiter_id, Some(number)))
+    /// The calls that wait for a semaphore of these operations to be 0, which is 0.
+    fn zero_now(&self, changed: &[Operation]) -> impl Iterator<Item = WaiterId> {
+        let numbers: BTreeSet<_> = changed.iter().map(|operation| operation.number).collect();
+        let zero = numbers.into_iter().filter(|number| self.values.value(*number) == 0);
+        zero.flat_map(|number| self.waiters.zero(number))
+    }
+
+    /// The first call after a waiter that waits for this and may be possible now.
+    fn next_of(&self, waits_for: WaitsFor, after: WaiterId) -> Option<(WaiterId, Option<WaitsFor>)> {
+        let value = match waits_for {
+            WaitsFor::Growth(number) | WaitsFor::Zero(number) => self.values.value(number),
+            WaitsFor::Value(number, value) => Some(self.values.value(number)).filter(|is| *is == value)?,
+        };
+        self.waiters.next(waits_for, after, value).map(|waiter_id| (waiter_id, Some(waits_for)))
     }
 
     /// Performs a waiting call if that is possible now. `None`: it waits on.
     fn look_at(&mut self, waiter_id: WaiterId, now: UnixSeconds) -> Option<Completed> {
         let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
         let waiter = waiters.get(waiter_id)?;
-        let reserved = |number| is_fifo && waiters.has_taker_before(number, waiter_id);
+        let is_before = |first| first < waiter_id;
+        let reserved = |number| is_fifo && waiters.first_taker(number).is_some_and(is_before);
         let verdict = self.values.perform(waiter.process, waiter.pid, &waiter.operations, reserved);
         let result = match verdict {
             Verdict::Blocked(blocking) => {
@@ -243,14 +258,14 @@ impl Set {
 }
 
 /// Which waiting calls are looked at after a change: first those that wait for 0, then those that alter values, in their
-/// order. A completed call can make earlier ones possible: those with one operation that take from a semaphore that it
-/// changed, and those with several that wait for one of them. Only these are looked at again, so that the work does not
-/// grow with the square of the waiting calls.
+/// order. A completed call can make earlier ones possible: those that wait for a value that it raised, or for a 0 that it made.
+/// Each of these queues is followed as long as there is enough for its next call, so that the work does not grow with the square
+/// of the waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     zero: VecDeque<WaiterId>,
-    /// Calls with one operation are followed through the calls of their semaphore.
-    next: BTreeSet<(WaiterId, Option<u16>)>,
+    /// With the queue that is followed from there.
+    next: BTreeSet<(WaiterId, Option<WaitsFor>)>,
     /// Whether calls with several operations are looked at once more.
     looks_again: bool,
 }
@@ -263,15 +278,18 @@ impl Completion {
                 if let Some(completed) = set.look_at(waiter_id, now) {
                     return Some(completed);
                 }
-            } else if let Some((waiter_id, of)) = self.next.pop_first() {
-                if let Some(completed) = set.look_at(waiter_id, now) {
+            } else if let Some((waiter_id, queue)) = self.next.pop_first() {
+                let completed = set.look_at(waiter_id, now);
+                // In the order of arrival, the others that take from the semaphore wait for this call.
+                let is_over =
+                    |queue: &WaitsFor| set.order == Order::Fifo && matches!(queue, WaitsFor::Growth(_));
+                self.next.extend(
+                    queue.filter(|queue| !is_over(queue)).and_then(|queue| set.next_of(queue, waiter_id)),
+                );
+                if let Some(completed) = completed {
                     self.follow(set, &completed);
                     return Some(completed);
                 }
-                // In the order of arrival, the others of the semaphore wait for this call.
-                let others =
-                    of.filter(|_| set.order == Order::Kernel && set.waiters.get(waiter_id).is_some());
-                self.next.extend(others.and_then(|number| set.next_take(number, waiter_id)));
             } else if mem::take(&mut self.looks_again) && set.waiters.has_many_alter() {
                 self.look_at_many(&set.waiters);
             } else {
@@ -285,19 +303,32 @@ impl Completion {
         self.next.extend(waiters.many_alter().map(|waiter_id| (waiter_id, None)));
     }
 
+    /// Looks at the first calls that waited for one with these operations, in the order of arrival.
+    fn pass_on(&mut self, set: &Set, left: &[Operation]) {
+        let first = left.iter().filter_map(|operation| set.waiters.first_taker(operation.number));
+        self.next.extend(first.map(|waiter_id| (waiter_id, None)));
+    }
+
     /// Looks at the calls that a completed one may have made possible.
     fn follow(&mut self, set: &Set, completed: &Completed) {
-        let operations = &completed.waiter.operations;
-        if completed.result.is_ok() {
-            self.zero = set.made_zero(Some(operations));
+        let is_changed = completed.result.is_ok();
+        self.looks_again |= is_changed;
+        if set.order == Order::Fifo {
+            // Others have waited for the call, even if it has failed.
+            self.pass_on(set, &completed.waiter.operations);
         }
-        self.looks_again |= completed.result.is_ok() || set.order == Order::Fifo;
-        // A call that failed has changed nothing, but others may have waited for it.
-        for Operation { number, .. } in operations {
-            let value = set.values.value(*number);
-            self.next.extend(set.next_take(*number, WaiterId(0)));
-            self.next
-                .extend(set.waiters.many_alter_possible(*number, value).map(|waiter_id| (waiter_id, None)));
+        for Operation { number, change, .. } in &completed.waiter.operations {
+            if !is_changed || *change == 0 {
+                continue;
+            }
+            if *change > 0 {
+                self.next.extend(set.next_of(WaitsFor::Growth(*number), FIRST));
+            }
+            let has_value = WaitsFor::Value(*number, set.values.value(*number));
+            self.next.extend(set.next_of(has_value, FIRST));
+        }
+        if is_changed {
+            self.zero.extend(set.zero_now(&completed.waiter.operations));
         }
     }
 }
@@ -306,54 +337,284 @@ impl Completion {
 mod tests {
     use std::iter;
 
+    use proptest::prelude::*;
+
+    use super::super::waiters::LOOKED_AT;
     use super::*;
     use signalbox_model::RequestId;
 
-    const LONG: usize = 300;
-    const SHORT: usize = 300;
+    const NOW: UnixSeconds = UnixSeconds(1);
 
     fn operation(number: u16, change: i16) -> Operation {
         Operation { number, change, flags: 0 }
     }
 
-    /// A set where calls wait that have many operations, and after them calls with two, which take from semaphore 0.
-    fn set(order: Order, last_of_long: Operation) -> Set {
-        let caller = Caller { uid: 0, gid: 0 };
-        let mut set = Set::new(1, (order, false), caller, 0o600, 4, UnixSeconds(1));
-        let mut push = |operations: Vec<Operation>, blocking| {
-            set.waiters.push(Waiter {
-                process: ProcessId(1),
-                request: RequestId(1),
-                pid: 1,
-                operations: operations.into(),
-                blocking,
-                deadline: None,
-                reply_to: None,
-            });
+    fn empty_set(order: Order, count: u32) -> Set {
+        Set::new(1, (order, false), Caller { uid: 0, gid: 0 }, 0o600, count, NOW)
+    }
+
+    /// Has a call wait which is not possible now.
+    fn wait(set: &mut Set, operations: &[Operation]) -> WaiterId {
+        let Verdict::Blocked(blocking) = set.operate(ProcessId(1), 1, operations, NOW) else {
+            panic!("{operations:?} has to wait")
         };
-        for _ in 0..LONG {
-            let mut operations = vec![operation(3, 1); 50];
-            operations.push(last_of_long);
-            push(operations, 50);
+        set.waiters.push(Waiter {
+            process: ProcessId(1),
+            request: RequestId(1),
+            pid: 1,
+            operations: operations.into(),
+            blocking,
+            deadline: None,
+            reply_to: None,
+        })
+    }
+
+    /// Completes what a change made possible. Returns the completed calls: those that alter values in the order in which they
+    /// were completed, and then the others in the order of their ids.
+    fn complete(set: &mut Set, mut completion: Completion) -> Vec<WaiterId> {
+        let completed: Vec<_> = iter::from_fn(|| completion.next(set, NOW)).collect();
+        assert!(completed.iter().all(|completed| completed.result.is_ok()));
+        in_order(completed.iter().map(|completed| (completed.waiter_id, &completed.waiter.operations[..])))
+    }
+
+    fn in_order<'a>(completed: impl Iterator<Item = (WaiterId, &'a [Operation])>) -> Vec<WaiterId> {
+        let mut completed: Vec<_> = completed.collect();
+        completed.sort_by_key(|(waiter_id, operations)| (!alters(operations)).then_some(*waiter_id));
+        completed.into_iter().map(|(waiter_id, _)| waiter_id).collect()
+    }
+
+    /// Calls that wait in a set whose values are then these. As many of them are completed as are expected.
+    struct Case {
+        name: &'static str,
+        count: u16,
+        before: fn(u16) -> u16,
+        waiting: Vec<Vec<Operation>>,
+        after: fn(u16) -> u16,
+        completed: usize,
+    }
+
+    /// Calls with several operations and calls with one, of each kind that has to be looked at again after others.
+    fn cases() -> Vec<Case> {
+        const LONG: usize = 1000;
+        const SHORT: usize = 1000;
+        let calls = |count: usize, operations: &dyn Fn(u16) -> Vec<Operation>| {
+            (0..count as u16).map(operations).collect::<Vec<_>>()
+        };
+        let mut cases = Vec::new();
+        for last_of_long in [operation(2, -1), operation(2, 0), operation(1, -30_000)] {
+            let long = calls(LONG, &|_| [vec![operation(3, 1); 50], vec![last_of_long]].concat());
+            cases.push(Case {
+                name: "long calls, and short ones that take from one semaphore and raise another",
+                count: 4,
+                before: |number| u16::from(number == 2),
+                waiting: [long, calls(SHORT, &|_| vec![operation(0, -1), operation(1, 1)])].concat(),
+                after: |number| [SHORT as u16, 0, 1, 0][usize::from(number)],
+                completed: SHORT,
+            });
         }
-        for _ in 0..SHORT {
-            push(vec![operation(0, -1), operation(1, 1)], 0);
-        }
-        set
+        // The last long call of the first case takes from semaphore 2, which has to be 0 for that.
+        cases[0].before = |_| 0;
+        cases[0].after = |number| if number == 0 { SHORT as u16 } else { 0 };
+        cases.push(Case {
+            name: "calls that take from a semaphore each, beside others that wait to take from two",
+            count: SHORT as u16 + 2,
+            before: |_| 0,
+            waiting: [
+                calls(LONG, &|_| vec![operation(SHORT as u16, -1), operation(SHORT as u16 + 1, -1)]),
+                calls(SHORT, &|number| vec![operation(number, -1)]),
+            ]
+            .concat(),
+            after: |number| u16::from(number < SHORT as u16),
+            completed: SHORT,
+        });
+        cases.push(Case {
+            name: "calls that make a semaphore 0 each, beside others that wait for two to be 0",
+            count: SHORT as u16 + 2,
+            before: |number| u16::from(number == SHORT as u16 + 1),
+            waiting: [
+                calls(LONG, &|_| vec![operation(SHORT as u16, 0), operation(SHORT as u16 + 1, 0)]),
+                calls(SHORT, &|number| vec![operation(number, -1)]),
+            ]
+            .concat(),
+            after: |number| u16::from(number != SHORT as u16),
+            completed: SHORT,
+        });
+        cases.push(Case {
+            name: "calls that take little behind others that take too much",
+            count: 1,
+            before: |_| 0,
+            waiting: [
+                calls(LONG, &|_| vec![operation(0, -20_000)]),
+                calls(SHORT, &|_| vec![operation(0, -1)]),
+            ]
+            .concat(),
+            after: |_| SHORT as u16,
+            completed: SHORT,
+        });
+        cases.push(Case {
+            name: "calls that raise the semaphore that others take too much from",
+            count: 2,
+            before: |_| 0,
+            waiting: [
+                calls(LONG, &|_| vec![operation(1, -20_000)]),
+                calls(SHORT, &|_| vec![operation(0, -1), operation(1, 1)]),
+            ]
+            .concat(),
+            after: |number| if number == 0 { SHORT as u16 } else { 0 },
+            completed: SHORT,
+        });
+        cases.push(Case {
+            name: "calls of which each uses up what others wait for with several operations",
+            count: 3,
+            before: |_| 0,
+            waiting: [
+                calls(LONG, &|_| vec![operation(1, -1), operation(2, 1)]),
+                calls(LONG, &|_| vec![operation(0, -1), operation(1, 1)]),
+            ]
+            .concat(),
+            after: |number| if number == 0 { LONG as u16 } else { 0 },
+            completed: 2 * LONG,
+        });
+        cases
     }
 
     #[test]
     fn the_work_grows_with_the_waiting_calls_and_not_with_their_square() {
         for order in [Order::Kernel, Order::Fifo] {
-            for last_of_long in [operation(2, -1), operation(2, 0), operation(1, -30_000)] {
-                let mut set = set(order, last_of_long);
-                set.values.set(2, u16::from(last_of_long.change == 0), 1);
-                set.set_value(0, SHORT as u16, 1, UnixSeconds(2));
-                let mut completion = set.completion(None);
-                let completed = iter::from_fn(|| completion.next(&mut set, UnixSeconds(2))).count();
-                assert_eq!(completed, SHORT, "{order:?}, {last_of_long:?}");
-                let performed = set.values.performed;
-                assert!(performed <= 4 * (LONG + SHORT), "{performed} for {order:?}, {last_of_long:?}");
+            for Case { name, count, before, waiting, after, completed } in cases() {
+                let is_starved = order == Order::Fifo && name.contains("too much") && !name.contains("raise");
+                let mut set = empty_set(order, count.into());
+                set.set_all(&(0..count).map(before).collect::<Vec<_>>(), 1, NOW);
+                for operations in &waiting {
+                    wait(&mut set, operations);
+                }
+                set.values.performed = 0;
+                LOOKED_AT.set(0);
+                set.set_all(&(0..count).map(after).collect::<Vec<_>>(), 1, NOW);
+                let completion = set.completion(None);
+                let completed = if is_starved { 0 } else { completed };
+                assert_eq!(complete(&mut set, completion).len(), completed, "{order:?}: {name}");
+                let (performed, looked_at) = (set.values.performed, LOOKED_AT.get());
+                assert!(performed <= 4 * waiting.len(), "{performed} were tried: {order:?}: {name}");
+                assert!(looked_at <= 200 * waiting.len(), "{looked_at} were looked at: {order:?}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_leave_cost_little_beside_others_with_many_operations() {
+        const CALLS: usize = 1_000;
+        let mut set = empty_set(Order::Fifo, 2);
+        for _ in 0..CALLS {
+            wait(&mut set, &[operation(1, -1), operation(1, 1)]);
+        }
+        let leaving: Vec<_> = (0..CALLS).map(|_| wait(&mut set, &[operation(0, -1)])).collect();
+        set.values.performed = 0;
+        for waiter_id in leaving {
+            let left = set.waiters.remove(waiter_id).unwrap();
+            let completion = set.completion_after_leaving(&left.operations);
+            assert_eq!(complete(&mut set, completion), []);
+        }
+        assert!(set.values.performed <= 2 * CALLS, "{} were tried", set.values.performed);
+    }
+
+    /// What happens to a set.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Operate(Vec<Operation>),
+        SetAll(Vec<u16>),
+        Leave(prop::sample::Index),
+    }
+
+    const SEMAPHORES: u16 = 3;
+
+    fn step() -> impl Strategy<Value = Step> {
+        let one = (0..SEMAPHORES, -2_i16..=2).prop_map(|(number, change)| operation(number, change));
+        prop_oneof![
+            8 => prop::collection::vec(one, 1..=3).prop_map(Step::Operate),
+            1 => prop::collection::vec(0_u16..4, usize::from(SEMAPHORES)).prop_map(Step::SetAll),
+            1 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        ]
+    }
+
+    /// The same set, which begins at the first waiting call again after each that it has performed.
+    struct Reference {
+        order: Order,
+        values: Vec<i32>,
+        waiting: Vec<(WaiterId, Vec<Operation>)>,
+    }
+
+    impl Reference {
+        fn perform(&mut self, index: usize, operations: &[Operation]) -> bool {
+            let mut values = self.values.clone();
+            for Operation { number, change, .. } in operations {
+                let takes = |by: &Operation| by.number == *number && by.change < 0;
+                let is_reserved = self.order == Order::Fifo
+                    && *change < 0
+                    && self.waiting[..index].iter().any(|(_, before)| before.iter().any(takes));
+                let value = &mut values[usize::from(*number)];
+                if is_reserved || (*change == 0 && *value != 0) || *value + i32::from(*change) < 0 {
+                    return false;
+                }
+                *value += i32::from(*change);
+            }
+            self.values = values;
+            true
+        }
+
+        fn complete(&mut self) -> Vec<WaiterId> {
+            let mut completed = Vec::new();
+            loop {
+                let waiting = self.waiting.clone();
+                let calls = waiting.iter().enumerate();
+                let zero = calls.clone().filter(|(_, (_, operations))| !alters(operations));
+                let alter = calls.filter(|(_, (_, operations))| alters(operations));
+                let mut in_order = zero.chain(alter);
+                let performed = in_order.find(|(index, (_, operations))| self.perform(*index, operations));
+                let Some((index, (waiter_id, operations))) = performed else { break };
+                self.waiting.remove(index);
+                completed.push((*waiter_id, operations.clone()));
+            }
+            in_order(completed.iter().map(|(waiter_id, operations)| (*waiter_id, &operations[..])))
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn waiting_calls_are_performed_as_if_each_change_began_at_the_first(
+            is_fifo: bool,
+            steps in prop::collection::vec(step(), 1..60),
+        ) {
+            let order = if is_fifo { Order::Fifo } else { Order::Kernel };
+            let mut set = empty_set(order, SEMAPHORES.into());
+            let values = vec![0; usize::from(SEMAPHORES)];
+            let mut reference = Reference { order, values, waiting: Vec::new() };
+            for step in steps {
+                let completion = match step {
+                    Step::Operate(operations) => {
+                        if !reference.perform(reference.waiting.len(), &operations) {
+                            reference.waiting.push((wait(&mut set, &operations), operations));
+                            continue;
+                        }
+                        prop_assert_eq!(set.operate(ProcessId(1), 1, &operations, NOW), Verdict::Performed);
+                        set.completion(Some(&operations))
+                    }
+                    Step::SetAll(values) => {
+                        set.set_all(&values, 1, NOW);
+                        reference.values = values.into_iter().map(i32::from).collect();
+                        set.completion(None)
+                    }
+                    Step::Leave(_) if reference.waiting.is_empty() => continue,
+                    Step::Leave(which) => {
+                        let (waiter_id, operations) =
+                            reference.waiting.remove(which.index(reference.waiting.len()));
+                        set.waiters.remove(waiter_id);
+                        set.completion_after_leaving(&operations)
+                    }
+                };
+                prop_assert_eq!(complete(&mut set, completion), reference.complete());
+                prop_assert_eq!(set.values.iter().map(i32::from).collect::<Vec<_>>(), &reference.values[..]);
+                prop_assert_eq!(set.waiters.check(), Ok(()));
             }
         }
     }

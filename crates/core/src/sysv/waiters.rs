@@ -1,13 +1,14 @@
 //! The calls that wait for a set, in the order in which they came.
 //!
-//! Linux keeps a waiting call with one operation in a list of its semaphore, and one with several in lists of the set.
-//! Which lists a change looks through decides which calls it completes, so the same lists are here.
+//! Linux keeps a waiting call with one operation in a list of its semaphore, and one with several in lists of the set, and
+//! begins at the first one again after each call that it performs. Here, each call is in a queue of what it waits for, so
+//! that a change finds those that it may have made possible without the others.
 //!
-//! Invariant: each call is in its lists, and a list has no other calls.
+//! Invariant: each call is in its lists and in the queue of what it waits for, and nowhere else.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::ops::RangeInclusive;
 
 use super::values::alters;
 use crate::mailbox::ReplyTo;
@@ -40,51 +41,58 @@ pub(super) struct Waiter {
     pub(super) reply_to: Option<ReplyTo>,
 }
 
+/// What a call waits for, since it was last looked at: its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum WaitsFor {
+    /// That a semaphore, by its number, is at least as high as the call needs; or, in the order of arrival, for a call before it.
+    Growth(u16),
+    /// That a semaphore has this value, so that it is 0 when the call needs that; other operations of the call alter values.
+    Value(u16, u16),
+    /// That a semaphore is 0; the call alters nothing.
+    Zero(u16),
+}
+
 /// A list of waiting calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum List {
-    /// One operation, which takes from a semaphore.
-    Take(u16),
-    /// One operation, which waits until a semaphore is 0.
-    Zero(u16),
+enum List {
     /// Several operations, some of which alter a value.
     ManyAlter,
     /// Several operations, which all wait for 0.
     ManyZero,
-    /// All calls that take from a semaphore. Each of them is in one of the lists above too, as every call is.
+    /// All calls that take from a semaphore.
     Takers(u16),
+}
+
+/// Ids of a block: of calls that wait for the same, those that need too much are passed over in blocks.
+const BLOCK_IDS: u64 = 128;
+
+#[cfg(test)]
+thread_local! {
+    /// How many calls were looked at to find the next one of a queue.
+    pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     all: BTreeMap<WaiterId, Waiter>,
     last: u64,
-    /// The calls of each list that has some, and how much their first operation takes.
-    lists: BTreeMap<List, BTreeMap<WaiterId, u16>>,
+    /// The calls of each list.
+    lists: BTreeSet<(List, WaiterId)>,
+    /// The calls of each queue, with the value of the semaphore that each needs at least.
+    queues: BTreeMap<(WaitsFor, WaiterId), u16>,
+    /// The lowest of these values of each block of a queue.
+    least: BTreeMap<(WaitsFor, u64), u16>,
     /// The operations of all calls with several.
     many_operations: usize,
 }
 
 impl Waiter {
-    /// The list that it is in as the kernel has it.
-    pub(super) fn list(&self) -> List {
-        match &self.operations[..] {
-            [Operation { number, change: 0, .. }] => List::Zero(*number),
-            [Operation { number, .. }] => List::Take(*number),
-            several if alters(several) => List::ManyAlter,
-            _ => List::ManyZero,
-        }
-    }
-
     /// The lists that it is in; some may occur twice.
     fn lists(&self) -> impl Iterator<Item = List> {
+        let list = if alters(&self.operations) { List::ManyAlter } else { List::ManyZero };
+        let several = iter::once(list).filter(|_| self.operations.len() > 1);
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
-        iter::once(self.list()).chain(taking.map(|operation| List::Takers(operation.number)))
-    }
-
-    /// How much its first operation takes.
-    fn amount(&self) -> u16 {
-        self.operations[0].change.unsigned_abs()
+        several.chain(taking.map(|operation| List::Takers(operation.number)))
     }
 
     /// What it counts for in the memory of its client, in bytes.
@@ -97,12 +105,21 @@ impl Waiter {
         &self.operations[self.blocking]
     }
 
-    /// Whether the operation that it waits for is possible with this value of its semaphore.
-    fn is_possible_with(&self, value: u16) -> bool {
-        let number = self.blocked_by().number;
+    /// What it waits for, and the value of the semaphore that it needs for that.
+    pub(super) fn waits_for(&self) -> (WaitsFor, u16) {
+        let Operation { number, change, .. } = *self.blocked_by();
+        if !alters(&self.operations) {
+            return (WaitsFor::Zero(number), 0);
+        }
         let so_far = self.operations[..=self.blocking].iter().filter(|operation| operation.number == number);
-        let result = i32::from(value) + so_far.map(|operation| i32::from(operation.change)).sum::<i32>();
-        if self.blocked_by().change == 0 { result == 0 } else { result >= 0 }
+        let lacking = -so_far.map(|operation| i32::from(operation.change)).sum::<i32>();
+        // No semaphore has so high a value.
+        let never = u16::MAX;
+        if change == 0 {
+            let need = u16::try_from(lacking).unwrap_or(never);
+            return (WaitsFor::Value(number, need), need);
+        }
+        (WaitsFor::Growth(number), u16::try_from(lacking.max(0)).unwrap_or(never))
     }
 
     /// How many operations it has, if it has several.
@@ -120,9 +137,10 @@ impl Waiters {
         self.last += 1;
         let waiter_id = WaiterId(self.last);
         for list in waiter.lists() {
-            self.lists.entry(list).or_default().insert(waiter_id, waiter.amount());
+            self.lists.insert((list, waiter_id));
         }
         self.many_operations += waiter.many_operations();
+        self.join_queue(waiter_id, &waiter);
         self.all.insert(waiter_id, waiter);
         waiter_id
     }
@@ -130,15 +148,34 @@ impl Waiters {
     pub(super) fn remove(&mut self, waiter_id: WaiterId) -> Option<Waiter> {
         let waiter = self.all.remove(&waiter_id)?;
         for list in waiter.lists() {
-            if let Entry::Occupied(mut calls) = self.lists.entry(list) {
-                calls.get_mut().remove(&waiter_id);
-                if calls.get().is_empty() {
-                    calls.remove();
-                }
-            }
+            self.lists.remove(&(list, waiter_id));
         }
         self.many_operations -= waiter.many_operations();
+        self.leave_queue(waiter_id, &waiter);
         Some(waiter)
+    }
+
+    fn join_queue(&mut self, waiter_id: WaiterId, waiter: &Waiter) {
+        let (waits_for, need) = waiter.waits_for();
+        self.queues.insert((waits_for, waiter_id), need);
+        let least = self.least.entry((waits_for, waiter_id.0 / BLOCK_IDS)).or_insert(need);
+        *least = need.min(*least);
+    }
+
+    fn leave_queue(&mut self, waiter_id: WaiterId, waiter: &Waiter) {
+        let (waits_for, _) = waiter.waits_for();
+        self.queues.remove(&(waits_for, waiter_id));
+        let block = waiter_id.0 / BLOCK_IDS;
+        match self.block(waits_for, block).map(|(_, need)| need).min() {
+            Some(least) => self.least.insert((waits_for, block), least),
+            None => self.least.remove(&(waits_for, block)),
+        };
+    }
+
+    /// The calls of a block of a queue, with what they need.
+    fn block(&self, waits_for: WaitsFor, block: u64) -> impl Iterator<Item = (WaiterId, u16)> {
+        let start = |block| (waits_for, WaiterId(block * BLOCK_IDS));
+        self.queues.range(start(block)..start(block + 1)).map(|((_, waiter_id), need)| (*waiter_id, *need))
     }
 
     pub(super) fn get(&self, waiter_id: WaiterId) -> Option<&Waiter> {
@@ -164,8 +201,14 @@ impl Waiters {
 
     /// Notes for which operation a call waits.
     pub(super) fn set_blocking(&mut self, waiter_id: WaiterId, blocking: usize) {
-        if let Some(waiter) = self.all.get_mut(&waiter_id) {
+        if self.get(waiter_id).is_none_or(|waiter| waiter.blocking == blocking) {
+            return;
+        }
+        if let Some(mut waiter) = self.all.remove(&waiter_id) {
+            self.leave_queue(waiter_id, &waiter);
             waiter.blocking = blocking;
+            self.join_queue(waiter_id, &waiter);
+            self.all.insert(waiter_id, waiter);
         }
     }
 
@@ -176,17 +219,17 @@ impl Waiters {
 
     /// Whether a call waits that takes from a semaphore.
     pub(super) fn has_taker(&self, number: u16) -> bool {
-        self.lists.contains_key(&List::Takers(number))
+        self.first_taker(number).is_some()
     }
 
-    /// Whether a call that takes from a semaphore waits before this waiter.
-    pub(super) fn has_taker_before(&self, number: u16, waiter_id: WaiterId) -> bool {
-        self.in_list(List::Takers(number)).next().is_some_and(|first| first < waiter_id)
+    /// The first call that takes from a semaphore.
+    pub(super) fn first_taker(&self, number: u16) -> Option<WaiterId> {
+        self.in_list(List::Takers(number)).next()
     }
 
     /// Whether a call with several operations waits that alters values.
     pub(super) fn has_many_alter(&self) -> bool {
-        self.lists.contains_key(&List::ManyAlter)
+        self.many_alter().next().is_some()
     }
 
     /// The calls with several operations that alter values.
@@ -194,78 +237,79 @@ impl Waiters {
         self.in_list(List::ManyAlter)
     }
 
-    /// Those of them that wait for a semaphore, and for no more than its value.
-    pub(super) fn many_alter_possible(&self, number: u16, value: u16) -> impl Iterator<Item = WaiterId> {
-        self.many_alter().filter(move |waiter_id| {
-            let waiter = self.get(*waiter_id);
-            waiter
-                .is_some_and(|waiter| waiter.blocked_by().number == number && waiter.is_possible_with(value))
+    /// The semaphores that calls wait for to grow; some may occur twice.
+    pub(super) fn grow(&self) -> impl Iterator<Item = u16> {
+        let blocks = self.least.range((WaitsFor::Growth(0), 0)..=(WaitsFor::Growth(u16::MAX), u64::MAX));
+        blocks.filter_map(
+            |((queue, _), _)| if let WaitsFor::Growth(number) = queue { Some(*number) } else { None },
+        )
+    }
+
+    /// All calls that wait for a semaphore to be 0 and alter nothing, with the semaphore.
+    pub(super) fn all_zero(&self) -> impl Iterator<Item = (u16, WaiterId)> {
+        let calls = self.queues.range((WaitsFor::Zero(0), WaiterId(0))..).map(|(call, _)| *call);
+        calls.filter_map(|(queue, waiter_id)| match queue {
+            WaitsFor::Zero(number) => Some((number, waiter_id)),
+            WaitsFor::Growth(_) | WaitsFor::Value(..) => None,
         })
     }
 
-    /// The semaphores that calls with one operation take from.
-    pub(super) fn taken_from(&self) -> impl Iterator<Item = u16> {
-        self.lists.range(List::Take(0)..=List::Take(u16::MAX)).filter_map(|(list, _)| match list {
-            List::Take(number) => Some(*number),
-            _ => None,
-        })
+    /// The calls that wait for a semaphore to be 0 and alter nothing.
+    pub(super) fn zero(&self, number: u16) -> impl Iterator<Item = WaiterId> {
+        self.in_queues(WaitsFor::Zero(number)..=WaitsFor::Zero(number))
     }
 
-    /// The first call after a waiter that takes no more than this from a semaphore, with one operation.
-    pub(super) fn next_take(&self, number: u16, after: WaiterId, at_most: u16) -> Option<WaiterId> {
-        let later = self.lists.get(&List::Take(number))?.range(WaiterId(after.0 + 1)..);
-        later.into_iter().find(|(_, amount)| **amount <= at_most).map(|(waiter_id, _)| *waiter_id)
-    }
-
-    /// The calls that wait, with one operation, until a semaphore is 0.
-    pub(super) fn zero(&self, number: u16) -> Vec<WaiterId> {
-        self.in_list(List::Zero(number)).collect()
-    }
-
-    /// The semaphores that calls with one operation wait for until they are 0.
-    pub(super) fn zero_numbers(&self) -> Vec<u16> {
-        let lists = self.lists.range(List::Zero(0)..=List::Zero(u16::MAX)).map(|(list, _)| list);
-        lists.filter_map(|list| if let List::Zero(number) = list { Some(*number) } else { None }).collect()
+    /// The first call after a waiter that waits for this, and needs no more than this value.
+    pub(super) fn next(&self, waits_for: WaitsFor, after: WaiterId, value: u16) -> Option<WaiterId> {
+        let is_next = |(waiter_id, need): &(WaiterId, u16)| {
+            #[cfg(test)]
+            LOOKED_AT.with(|count| count.set(count.get() + 1));
+            *waiter_id > after && *need <= value
+        };
+        let blocks = self.least.range((waits_for, after.0 / BLOCK_IDS)..=(waits_for, u64::MAX));
+        let mut possible = blocks.filter(|(_, least)| **least <= value);
+        possible
+            .find_map(|((_, block), _)| self.block(waits_for, *block).find(is_next))
+            .map(|(waiter_id, _)| waiter_id)
     }
 
     /// The calls with several operations that all wait for 0.
-    pub(super) fn many_zero(&self) -> Vec<WaiterId> {
-        self.in_list(List::ManyZero).collect()
+    pub(super) fn many_zero(&self) -> impl Iterator<Item = WaiterId> {
+        self.in_list(List::ManyZero)
     }
 
     /// How many calls wait for a semaphore to grow. A call with several operations counts for that which it waits for
     /// (GETNCNT).
     pub(super) fn count_for_growth(&self, number: u16) -> usize {
-        let single = self.lists.get(&List::Take(number)).map_or(0, BTreeMap::len);
-        single + self.count_many(List::ManyAlter, |by| by.number == number && by.change < 0)
+        self.in_queues(WaitsFor::Growth(number)..=WaitsFor::Growth(number)).count()
     }
 
     /// How many calls wait for a semaphore to become 0 (GETZCNT).
     pub(super) fn count_for_zero(&self, number: u16) -> usize {
-        let single = self.lists.get(&List::Zero(number)).map_or(0, BTreeMap::len);
-        let counts = |by: &Operation| by.number == number && by.change == 0;
-        single + self.count_many(List::ManyAlter, counts) + self.count_many(List::ManyZero, counts)
+        let altering = self.in_queues(WaitsFor::Value(number, 0)..=WaitsFor::Value(number, u16::MAX));
+        altering.count() + self.zero(number).count()
+    }
+
+    fn in_queues(&self, queues: RangeInclusive<WaitsFor>) -> impl Iterator<Item = WaiterId> {
+        let (first, last) = queues.into_inner();
+        self.queues
+            .range((first, WaiterId(0))..=(last, WaiterId(u64::MAX)))
+            .map(|((_, waiter_id), _)| *waiter_id)
     }
 
     fn in_list(&self, list: List) -> impl Iterator<Item = WaiterId> {
-        self.lists.get(&list).into_iter().flat_map(BTreeMap::keys).copied()
-    }
-
-    fn count_many(&self, list: List, counts: impl Fn(&Operation) -> bool) -> usize {
-        let waiters = self.in_list(list).filter_map(|waiter_id| self.get(waiter_id));
-        waiters.filter(|waiter| counts(waiter.blocked_by())).count()
+        self.lists.range((list, WaiterId(0))..=(list, WaiterId(u64::MAX))).map(|(_, waiter_id)| *waiter_id)
     }
 
     /// Describes the invariant that does not hold, if there is one.
     pub(super) fn check(&self) -> Result<(), String> {
-        let mut lists = BTreeMap::<List, BTreeMap<WaiterId, u16>>::new();
+        let mut expected = Self::default();
         for (waiter_id, waiter) in &self.all {
-            for list in waiter.lists() {
-                lists.entry(list).or_default().insert(*waiter_id, waiter.amount());
-            }
+            expected.lists.extend(waiter.lists().map(|list| (list, *waiter_id)));
+            expected.join_queue(*waiter_id, waiter);
         }
-        if lists != self.lists {
-            return Err("a waiting call is in another list than its own".to_owned());
+        if (&expected.lists, &expected.queues, &expected.least) != (&self.lists, &self.queues, &self.least) {
+            return Err("a waiting call is in another list or queue than its own".to_owned());
         }
         if self.many_operations != self.all.values().map(Waiter::many_operations).sum::<usize>() {
             return Err("the operations of calls with several are counted wrongly".to_owned());
