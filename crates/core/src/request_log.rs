@@ -1,6 +1,6 @@
 //! The replies to the last requests of a session or process, so that a repeated request changes nothing (invariant 7).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use crate::limit::limit_reached;
@@ -21,6 +21,11 @@ const COUNTED_STEP: usize = 1024;
 pub(super) trait Reply {
     /// What it takes of the memory beside its entry, in bytes.
     fn bytes(&self) -> usize;
+
+    /// Whether the request is not answered yet, and the client does not wait for that to raise the floor.
+    fn is_late(&self) -> bool {
+        false
+    }
 }
 
 /// The cached replies of one session or process.
@@ -31,23 +36,30 @@ pub(super) struct RequestLog<R> {
     replies: RingMap<RequestId, R>,
     /// Replies to lower requests that the client may repeat nevertheless: it cannot wait for them to raise the floor.
     late: BTreeMap<RequestId, R>,
+    /// Those of them that are answered now.
+    answered: BTreeSet<RequestId>,
     /// What all of them take of the memory.
     bytes: usize,
 }
 
 impl<R> Default for RequestLog<R> {
     fn default() -> Self {
-        Self { floor: 0, replies: RingMap::default(), late: BTreeMap::new(), bytes: 0 }
+        Self {
+            floor: 0,
+            replies: RingMap::default(),
+            late: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            bytes: 0,
+        }
     }
 }
 
 impl<R: Reply> RequestLog<R> {
     /// Looks a request up; `None`: it was never seen. Calls `forget` with each reply that the client no longer
-    /// needs. A reply for which `is_late` is true when the floor passes it stays, until many others have come after it.
+    /// needs. A reply that is late when the floor passes it stays, until it is answered and many others have come after it.
     pub(super) fn find(
         &mut self,
         ids: RequestIds,
-        is_late: impl Fn(&R) -> bool,
         mut forget: impl FnMut(RequestId, R),
     ) -> Result<Option<&R>, Refusal> {
         let (own, lowest) = (ids.own.0, ids.lowest_unanswered.0);
@@ -59,14 +71,14 @@ impl<R: Reply> RequestLog<R> {
         }
         self.floor = self.floor.max(lowest);
         while let Some((id, reply)) = self.replies.pop_first_below(RequestId(self.floor)) {
-            if !is_late(&reply) {
+            if !reply.is_late() {
                 self.bytes -= entry_bytes(&reply);
                 forget(id, reply);
                 continue;
             }
             self.late.insert(id, reply);
             if self.late.len() as u64 > REQUESTS_MAX {
-                let answered = self.late.iter().find(|(_, reply)| !is_late(reply)).map(|(id, _)| *id);
+                let answered = self.answered.pop_first();
                 if let Some((id, reply)) = answered.and_then(|id| self.late.remove_entry(&id)) {
                     self.bytes -= entry_bytes(&reply);
                     forget(id, reply);
@@ -90,6 +102,9 @@ impl<R: Reply> RequestLog<R> {
         let before = if request.0 >= self.floor {
             self.replies.insert(request, reply)
         } else if let Some(late) = self.late.get_mut(&request) {
+            if !reply.is_late() {
+                self.answered.insert(request);
+            }
             Some(mem::replace(late, reply))
         } else {
             return;
@@ -105,10 +120,14 @@ impl<R: Reply> RequestLog<R> {
     /// Checks the sum of the memory of all replies.
     pub(super) fn check(&self) -> Result<(), String> {
         let expected: usize = self.iter().map(|(_, reply)| entry_bytes(reply)).sum();
-        if expected == self.bytes {
-            return Ok(());
+        if expected != self.bytes {
+            return Err(format!("replies take {expected} bytes, and {} are counted", self.bytes));
         }
-        Err(format!("replies take {expected} bytes, and {} are counted", self.bytes))
+        let answered = self.late.iter().filter(|(_, reply)| !reply.is_late()).map(|(id, _)| id);
+        if !answered.eq(&self.answered) {
+            return Err("other late requests are answered than are noted".to_owned());
+        }
+        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -122,4 +141,70 @@ impl<R: Reply> RequestLog<R> {
 
 fn entry_bytes<R: Reply>(reply: &R) -> usize {
     ENTRY_BYTES + reply.bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static ASKED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    struct Call {
+        waits: bool,
+    }
+
+    impl Reply for Call {
+        fn bytes(&self) -> usize {
+            0
+        }
+
+        fn is_late(&self) -> bool {
+            ASKED.set(ASKED.get() + 1);
+            self.waits
+        }
+    }
+
+    /// A log of calls that wait, each of which was made with a higher floor than the one before.
+    fn log_of_late(calls: u64) -> RequestLog<Call> {
+        let mut log = RequestLog::default();
+        for id in 1..=calls {
+            look_up(&mut log, id);
+            log.insert(RequestId(id), Call { waits: true });
+        }
+        log
+    }
+
+    /// Looks for a request that is the lowest unanswered one. Returns what is forgotten.
+    fn look_up(log: &mut RequestLog<Call>, id: u64) -> Vec<u64> {
+        let mut forgotten = Vec::new();
+        let ids = RequestIds { own: RequestId(id), lowest_unanswered: RequestId(id) };
+        assert!(log.find(ids, |id, _| forgotten.push(id.0)).unwrap().is_none());
+        forgotten
+    }
+
+    #[test]
+    fn the_first_of_many_late_requests_that_is_answered_is_forgotten_first() {
+        let calls = 2 * REQUESTS_MAX;
+        let mut log = log_of_late(calls);
+        for answered in [7, 5] {
+            log.insert(RequestId(answered), Call { waits: false });
+        }
+        assert_eq!(look_up(&mut log, calls + 1), [5]);
+        log.insert(RequestId(calls + 1), Call { waits: true });
+        assert_eq!(look_up(&mut log, calls + 2), [7]);
+        assert!(log.get(RequestId(1)).is_some() && log.get(RequestId(calls)).is_some());
+        assert_eq!(log.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_request_looks_at_no_late_ones_of_before() {
+        let calls = 4 * REQUESTS_MAX;
+        ASKED.set(0);
+        log_of_late(calls);
+        assert!(ASKED.get() as u64 <= 4 * calls, "{} were looked at", ASKED.get());
+    }
 }

@@ -93,7 +93,7 @@ impl Ledger {
             }
         };
         let found = self
-            .change_log(session, |log| log.find(ids, |_| false, forget).map(|found| found.cloned()))
+            .change_log(session, |log| log.find(ids, forget).map(|found| found.cloned()))
             .ok_or(Refusal::NoSuchSession)?;
         if let Err(Refusal::LimitReached(_)) = found {
             self.counts.limited += 1;

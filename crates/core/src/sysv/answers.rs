@@ -59,9 +59,7 @@ impl Sysv {
                     forgotten.push(request);
                 }
             };
-            // A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
-            let is_late = |reply: &Reply| !matches!(reply, Reply::Done(_));
-            acting.log.find(call.ids, is_late, forget).map(|found| found.cloned())
+            acting.log.find(call.ids, forget).map(|found| found.cloned())
         });
         Ok((process, found.ok_or(Refusal::NoSuchSession)??))
     }

@@ -66,6 +66,11 @@ impl request_log::Reply for Reply {
             _ => 0,
         }
     }
+
+    /// A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
+    fn is_late(&self) -> bool {
+        !matches!(self, Self::Done(_))
+    }
 }
 
 /// The result of a call.
