@@ -197,7 +197,8 @@ impl<T> Journal<T> {
     }
 
     /// Everything that happens on commit, in order.
-    pub(super) fn all_on_commit(&self) -> impl Iterator<Item = &T> {
+    #[cfg(test)]
+    fn all_on_commit(&self) -> impl Iterator<Item = &T> {
         let in_flight = self.in_flight.iter().flat_map(|in_flight| &in_flight.on_commit);
         in_flight.chain(self.units.iter().chain([&self.current]).flat_map(|unit| &unit.on_commit))
     }

@@ -277,9 +277,14 @@ impl ExtendedState {
         !self.waiting.is_empty()
     }
 
-    /// Whether answers wait for the store, and for nothing else.
+    /// Whether answers wait for the store, and for nothing else. The server has one.
     pub(in crate::server) fn awaits_store(&self, server: &Server) -> bool {
-        server.core.is_storing_for(&self.mailbox)
+        let is_change = |waiting: &WaitingRequest| match waiting.opcode {
+            // What is in a queue does not wait for the store.
+            ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll | ExtendedOpcode::AwaitIdle => false,
+            _ => true,
+        };
+        self.waiting.values().any(is_change) || server.core.is_storing_for(self.connection, &self.mailbox)
     }
 
     /// Whether the connection session was revoked.

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::sessions::CachedReply;
+use super::sessions::{Attachment, CachedReply};
 use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::durable::{Change, Record};
 use crate::journal::Journaled;
@@ -18,24 +18,22 @@ use crate::mailbox::{Mailbox, ReplyTo};
 use crate::outcome::Answer;
 use crate::state::Core;
 use crate::time::MonotonicMs;
-use signalbox_model::{EventKind, PlaceKey, Refusal, RequestId, SessionId};
+use signalbox_model::{ConnectionId, EventKind, PlaceKey, Refusal, RequestId, SessionId};
 
 impl Core {
-    /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a
-    /// process whose connection ends has no use for their results.
-    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+    /// Whether replies to requests of a connection, for its own session or the one that it is attached to, wait for the store and
+    /// for nothing else.
+    pub fn is_storing_for(&self, connection: ConnectionId, mailbox: &Arc<Mailbox>) -> bool {
         let ledger = &*self.ledger();
-        let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
-        let waits = |then: &OnCommit| match then {
-            OnCommit::Reply(session, request) => {
-                let pending = ledger.pending_replies.get(&(*session, *request));
-                pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
-            }
-            OnCommit::Opened(session) => ledger.sessions.opener(*session).is_some_and(is_its),
-            OnCommit::Closed(reply_to) | OnCommit::ClientsRevoked(_, reply_to) => is_its(reply_to),
-            OnCommit::Declared { .. } | OnCommit::Reserved(_) => false,
+        let attached = match ledger.sessions.attachment(connection) {
+            Attachment::To(session) => Some(session),
+            Attachment::None | Attachment::Lost => None,
         };
-        ledger.journal.all_on_commit().any(waits)
+        let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
+        let mut sessions = attached.into_iter().chain([connection.session()]);
+        sessions.any(|session| {
+            ledger.pending_replies_of(session).filter_map(|pending| pending.to.as_ref()).any(is_its)
+        })
     }
 }
 

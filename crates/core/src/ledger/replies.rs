@@ -264,6 +264,11 @@ impl Ledger {
         }
     }
 
+    /// The replies to requests of a session that wait for a commit.
+    pub(super) fn pending_replies_of(&self, session: SessionId) -> impl Iterator<Item = &PendingReply> {
+        self.pending_replies.range(all_of(session)).map(|(_, pending)| pending)
+    }
+
     /// Refuses all requests of a session that has ended whose replies are pending.
     pub(super) fn refuse_pending_replies(&mut self, session: SessionId, refusal: Refusal) {
         let requests: Vec<_> = self.pending_replies.range(all_of(session)).map(|(key, _)| *key).collect();
