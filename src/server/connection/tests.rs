@@ -14,9 +14,9 @@ use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
 use crate::config::Config;
 use signalbox_cluster::timing::{BootTime, Fence};
-use signalbox_core::{Claim, NameHasher, Token};
-use signalbox_model::{Namespace, Scope};
-use signalbox_protocol::{Opaque, Opcode, Request};
+use signalbox_core::{Answer, Call, Claim, Kind, NameHasher, Opened, Outcome, Queueing, Token, Want};
+use signalbox_model::{Namespace, RequestId, RequestIds, Scope, SessionKey};
+use signalbox_protocol::{Extended, Opaque, Opcode, Request};
 
 fn connection<'a>(
     server: &'a Server,
@@ -97,6 +97,50 @@ async fn plain_requests_for_a_watched_name_yield_to_others() {
     let second = turn();
     assert_eq!(second - first, steps::LEDGER_REQUESTS as u64);
     assert_eq!(second, 2 * steps::LEDGER_REQUESTS as u64);
+}
+
+fn want(name: &[u8]) -> Want<'_> {
+    let (kind, claim) = (Kind::Of(Namespace::Counters), Claim::new(1, 1).unwrap());
+    Want { kind, name, claim, slot: None, is_shared: false }
+}
+
+#[tokio::test]
+async fn a_connection_that_attaches_to_a_session_with_many_names_yields_to_others() {
+    let mut config = Config::default();
+    config.access.networks = vec!["127.0.0.0/8 acquire limit:web/".parse().unwrap()];
+    let server = Server::new(&config, Clock::system(), NameHasher::new());
+    let holder = server.core.open_session();
+    server.core.join(holder.id(), None, &Arc::default());
+    let (key, now) = (SessionKey([1; 16]), server.moment());
+    let opened = server.core.open_leased(holder.id(), key, 60_000, b"", Token(0), now);
+    let Outcome::Answered(Answer::Opened(Opened { session: leased, .. })) = opened else {
+        panic!("{opened:?}")
+    };
+    let queueing = Queueing { wait_ms: 0, queue_max: 0 };
+    for id in 1..=4_096 {
+        let ids = RequestIds { own: RequestId(id), lowest_unanswered: RequestId(id) };
+        let call = Call { connection: holder.id(), ids, token: Token(id) };
+        let names = [format!("web/{id}a"), format!("web/{id}b")];
+        let wants = names.each_ref().map(|name| want(name.as_bytes()));
+        let outcome = server.core.acquire_grant(call, &wants, queueing, now);
+        assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+    }
+
+    let mut session = server.core.open_session();
+    let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+    let mut connection = connection(&server, &session, stream);
+    let mut requests = Vec::new();
+    for opaque in 1..=4 {
+        let attach = Extended::AttachSession { session: leased.number(), key, repetitions: 0 };
+        attach.compose(Opaque([opaque; 4]), &mut requests);
+    }
+    peer.write_all(&requests).await.unwrap();
+    let mut turn = || {
+        let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        server.port(Namespace::Counters).metrics.extended_commands.value()
+    };
+    assert_eq!([turn(), turn(), turn(), turn()], [1, 2, 3, 4]);
 }
 
 #[tokio::test(start_paused = true)]

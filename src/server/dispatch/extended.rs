@@ -90,9 +90,9 @@ impl Executor<'_> {
         self.yield_after_some()
     }
 
-    /// The next step after a request, as each may take much work.
+    /// The next step after a request, as each may take much work. A step of a check of a session's names counts as one.
     pub(super) fn yield_after_some(&mut self) -> NextStep {
-        self.extended_requests += 1;
+        self.extended_requests += 1 + std::mem::take(&mut self.extended.checks);
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 

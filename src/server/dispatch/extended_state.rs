@@ -50,6 +50,8 @@ pub(in crate::server) struct ExtendedState {
     checked_up_to: Option<GrantId>,
     /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) lacks_rights: bool,
+    /// Steps of checks of names that no request has been counted for yet.
+    pub(super) checks: usize,
 }
 
 /// A request that is not answered yet.
@@ -103,6 +105,7 @@ impl ExtendedState {
             lease: None,
             checked_up_to: None,
             lacks_rights: false,
+            checks: 0,
         }
     }
 
@@ -196,6 +199,7 @@ impl ExtendedState {
         let Some(lease) = server.core.lease(self.connection) else { return };
         if !Namespace::ALL.iter().all(|namespace| may(Target::Prefix(*namespace, b""))) {
             loop {
+                self.checks += 1;
                 let passes = |namespace, name: &[u8]| may(Target::Name(namespace, name));
                 match server.core.check_names(self.connection, self.checked_up_to, passes) {
                     CheckedNames::All => break,
