@@ -22,6 +22,9 @@ use signalbox_client::{Error, ErrorKind, Lost, Permit};
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
+/// The longest such time in a grace period, which an administrator has given to the command.
+const GRACE_RESERVE_MAX: Duration = Duration::from_millis(100);
+
 /// Runs the command while a session holds the amounts.
 pub(super) async fn run(arguments: &Arguments, server: &Server, amounts: &Amounts) -> Result<End, Failure> {
     let Arguments { lease, waiting, .. } = arguments;
@@ -154,7 +157,7 @@ impl<'a> LeaseHold<'a> {
 
     fn revoked(&self, left: Duration) -> Alarm {
         let reason = format!("an administrator revoked {}", self.names);
-        Alarm { event: Event::Revoking(left), reason, time: time_to_end(self.kill_after, left) }
+        Alarm { event: Event::Revoking(left), reason, time: time_of_grace(self.kill_after, left) }
     }
 
     fn lost(&self, term: Term, lost: Lost) -> Alarm {
@@ -221,6 +224,11 @@ fn time_to_end(kill_after: Duration, left: Duration) -> Duration {
     kill_after.min(left - reserve(left))
 }
 
+/// How long the command may take to end if this much of a grace period is left.
+fn time_of_grace(kill_after: Duration, left: Duration) -> Duration {
+    kill_after.min(left - reserve(left).min(GRACE_RESERVE_MAX))
+}
+
 /// The time that SIGKILL may need to take effect.
 fn reserve(span: Duration) -> Duration {
     (span / 20).min(RESERVE_MAX)
@@ -246,6 +254,17 @@ mod tests {
             }
         }
         assert_eq!(time_to_end(seconds(10), Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_command_is_killed_shortly_before_a_grace_period_ends() {
+        for left_s in [1, 4, 60, 3600] {
+            let left = seconds(left_s);
+            let before = left - time_of_grace(seconds(7200), left);
+            assert!(before > Duration::ZERO && before <= Duration::from_millis(100), "{before:?}");
+        }
+        assert_eq!(time_of_grace(seconds(10), seconds(60)), seconds(10));
+        assert_eq!(time_of_grace(seconds(10), Duration::ZERO), Duration::ZERO);
     }
 
     #[test]
