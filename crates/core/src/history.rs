@@ -76,17 +76,21 @@ impl HistoryPart<'_> {
 
 /// What a grant holds, of each name.
 #[derive(Clone, Debug)]
-pub struct HistoryParts<'a> {
-    left: u32,
-    bytes: HistoryEntries<'a>,
-}
+pub struct HistoryParts<'a>(&'a [u8]);
 
 impl<'a> Iterator for HistoryParts<'a> {
     type Item = HistoryPart<'a>;
 
     fn next(&mut self) -> Option<HistoryPart<'a>> {
-        self.left = self.left.checked_sub(1)?;
-        Some(self.bytes.take_part())
+        let (fixed, rest) = self.0.split_first_chunk()?;
+        let mut fixed = Fixed::<PART_BYTES>::of(fixed);
+        let [namespace] = fixed.take();
+        let [resources, name_bytes, slots] = [(); 3].map(|()| u32::from_le_bytes(fixed.take()));
+        let (name, rest) = rest.split_at(name_bytes as usize);
+        let (slots, rest) = rest.split_at(2 * slots as usize);
+        self.0 = rest;
+        let namespace = Namespace::ALL[usize::from(namespace)];
+        Some(HistoryPart { namespace, name, resources, slots: slots.as_chunks().0 })
     }
 }
 
@@ -127,7 +131,7 @@ impl History {
         head: HistoryHead,
         client: Option<&SessionClient>,
         label: &[u8],
-        parts: impl ExactSizeIterator<Item = (Namespace, &'a [u8], u32, &'a [u16])>,
+        parts: impl Iterator<Item = (Namespace, &'a [u8], u32, &'a [u16])>,
     ) -> bool {
         let bytes = &mut self.entries;
         let before = bytes.len();
@@ -151,13 +155,15 @@ impl History {
         }
         fixed.put(ip);
         fixed.put(port.to_le_bytes());
-        // A text or a list of an entry is far shorter than 4 GiB.
-        for length in [identity.len(), label.len(), parts.len()] {
+        // A text or a list of an entry is far shorter than 4 GiB. The length of the parts is set below.
+        for length in [identity.len(), label.len(), 0] {
             fixed.put((length as u32).to_le_bytes());
         }
         bytes.extend_from_slice(&fixed.bytes);
+        let fixed_end = bytes.len();
         bytes.extend_from_slice(identity.as_bytes());
         bytes.extend_from_slice(label);
+        let parts_at = bytes.len();
         for (namespace, name, resources, slots) in parts {
             let mut fixed = Fixed::<PART_BYTES>::new();
             fixed.put([namespace as u8]);
@@ -170,6 +176,8 @@ impl History {
                 bytes.extend_from_slice(&slot.to_le_bytes());
             }
         }
+        let parts_bytes = (bytes.len() - parts_at) as u32;
+        bytes[fixed_end - LENGTH_BYTES..fixed_end].copy_from_slice(&parts_bytes.to_le_bytes());
         let has_room = bytes.len() <= BYTES_MAX;
         if !has_room {
             bytes.truncate(before);
@@ -180,25 +188,38 @@ impl History {
     }
 }
 
-/// The bytes of an entry before its texts, and those of a part before its name.
-const HEAD_BYTES: usize = 3 + 4 * 8 + 16 + 2 + 3 * 4;
-const PART_BYTES: usize = 1 + 3 * 4;
+/// The bytes of a length, those of an entry before its texts, and those of a part before its name.
+const LENGTH_BYTES: usize = 4;
+const HEAD_BYTES: usize = 3 + 4 * 8 + 16 + 2 + 3 * LENGTH_BYTES;
+const PART_BYTES: usize = 1 + 4 + 2 * LENGTH_BYTES;
 
-/// Bytes whose number is known when the program is built, so that they are appended at once.
+/// Bytes whose number is known when the program is built, so that all of them are appended or read at once.
 struct Fixed<const N: usize> {
     bytes: [u8; N],
-    filled: usize,
+    /// Those that are put or taken.
+    done: usize,
 }
 
 impl<const N: usize> Fixed<N> {
     fn new() -> Self {
-        Self { bytes: [0; N], filled: 0 }
+        Self::of(&[0; N])
+    }
+
+    fn of(bytes: &[u8; N]) -> Self {
+        Self { bytes: *bytes, done: 0 }
     }
 
     #[inline(always)]
     fn put<const M: usize>(&mut self, field: [u8; M]) {
-        self.bytes[self.filled..self.filled + M].copy_from_slice(&field);
-        self.filled += M;
+        self.bytes[self.done..self.done + M].copy_from_slice(&field);
+        self.done += M;
+    }
+
+    #[inline(always)]
+    fn take<const M: usize>(&mut self) -> [u8; M] {
+        let field = self.bytes[self.done..].first_chunk().expect("as many are taken as were put");
+        self.done += M;
+        *field
     }
 }
 
@@ -211,64 +232,35 @@ impl<'a> HistoryEntries<'a> {
     pub fn of(taken: &'a [u8]) -> Self {
         Self(taken)
     }
-
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (first, rest) = self.0.split_first_chunk().expect("entries are whole");
-        self.0 = rest;
-        *first
-    }
-
-    fn take_u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-
-    fn take_u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn take_bytes(&mut self, count: u32) -> &'a [u8] {
-        let (text, rest) = self.0.split_at(count as usize);
-        self.0 = rest;
-        text
-    }
-
-    fn take_part(&mut self) -> HistoryPart<'a> {
-        let [namespace] = self.take();
-        let [resources, name_bytes, slots] = [(); 3].map(|()| self.take_u32());
-        let namespace = Namespace::ALL[usize::from(namespace)];
-        let (name, slots) = (self.take_bytes(name_bytes), self.take_bytes(2 * slots));
-        HistoryPart { namespace, name, resources, slots: slots.as_chunks().0 }
-    }
 }
 
 impl<'a> Iterator for HistoryEntries<'a> {
     type Item = HistoryEntry<'a>;
 
     fn next(&mut self) -> Option<HistoryEntry<'a>> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let [code, is_durable, has_client] = self.take();
-        let amount = self.take_u64();
+        let (fixed, rest) = self.0.split_first_chunk()?;
+        let mut fixed = Fixed::<HEAD_BYTES>::of(fixed);
+        let [code, is_durable, has_client] = fixed.take();
+        let [amount, time, grant, session] = [(); 4].map(|()| u64::from_le_bytes(fixed.take()));
         let event = match usize::from(code).checked_sub(1) {
             None => HistoryEvent::Granted { waited_ms: amount },
             Some(end) => HistoryEvent::Ended { end: GrantEnd::ALL[end], held_ms: amount },
         };
         let head = HistoryHead {
             event,
-            time: UnixMilliseconds(self.take_u64()),
-            grant: GrantId(self.take_u64()),
-            session: SessionId::new(self.take_u64()),
+            time: UnixMilliseconds(time),
+            grant: GrantId(grant),
+            session: SessionId::new(session),
             is_durable: is_durable != 0,
         };
-        let (ip, port) = (Ipv6Addr::from(self.take::<16>()), u16::from_le_bytes(self.take()));
+        let (ip, port) = (Ipv6Addr::from(fixed.take::<16>()), u16::from_le_bytes(fixed.take()));
         let address = (has_client != 0).then(|| SocketAddr::new(IpAddr::V6(ip).to_canonical(), port));
-        let [identity_bytes, label_bytes, parts] = [(); 3].map(|()| self.take_u32());
-        let (identity, label) = (self.take_bytes(identity_bytes), self.take_bytes(label_bytes));
-        let parts = HistoryParts { left: parts, bytes: self.clone() };
-        for _ in parts.clone() {
-            self.take_part();
-        }
-        Some(HistoryEntry { head, address, identity, label, parts })
+        let [identity_bytes, label_bytes, parts_bytes] =
+            [(); 3].map(|()| u32::from_le_bytes(fixed.take()) as usize);
+        let (identity, rest) = rest.split_at(identity_bytes);
+        let (label, rest) = rest.split_at(label_bytes);
+        let (parts, rest) = rest.split_at(parts_bytes);
+        self.0 = rest;
+        Some(HistoryEntry { head, address, identity, label, parts: HistoryParts(parts) })
     }
 }

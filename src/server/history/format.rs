@@ -64,7 +64,7 @@ impl Format {
         }
         text.extend_from_slice(begin);
         let ms = (time.0 % 1000) as u16;
-        text.extend([ms / 100, ms / 10 % 10, ms % 10].map(|digit| b'0' + digit as u8));
+        text.extend_from_slice(&[ms / 100, ms / 10 % 10, ms % 10].map(|digit| b'0' + digit as u8));
         text.extend_from_slice(b"Z\",\"event\":\"");
     }
 }
@@ -85,9 +85,7 @@ fn put_part(text: &mut Vec<u8>, part: &HistoryPart<'_>) {
 /// Adds a key and its text; if that is not UTF-8, the key with `_hex` and its hexadecimal digits.
 fn put_text(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     text.extend_from_slice(key);
-    // Of all bytes, so that many are compared at once.
-    let is_special = |byte: &u8| !matches!(byte, b' '..=b'~') | matches!(byte, b'"' | b'\\');
-    if !value.iter().fold(false, |any, byte| any | is_special(byte)) {
+    if is_plain(value) {
         text.extend_from_slice(b"\":\"");
         text.extend_from_slice(value);
         text.push(b'"');
@@ -106,14 +104,28 @@ fn put_text(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
+/// Whether a text is itself in JSON.
+fn is_plain(text: &[u8]) -> bool {
+    let is_special = |byte: &u8| !matches!(byte, b' '..=b'~') | matches!(byte, b'"' | b'\\');
+    // Of sixteen bytes at a time, which are compared at once.
+    let (chunks, rest) = text.as_chunks::<16>();
+    let mut last = [b' '; 16];
+    last[..rest.len()].copy_from_slice(rest);
+    !chunks.iter().chain([&last]).any(|chunk| chunk.iter().fold(false, |any, byte| any | is_special(byte)))
+}
+
 fn put_address(text: &mut Vec<u8>, address: &SocketAddr) {
     let IpAddr::V4(ip) = address.ip() else {
         text.extend_from_slice(address.to_string().as_bytes());
         return;
     };
     for (octet, after) in ip.octets().into_iter().zip(*b"...:") {
-        put_number(text, octet.into());
-        text.push(after);
+        let [hundreds, tens, ones] = [octet / 100, octet / 10 % 10, octet % 10].map(|digit| b'0' + digit);
+        match octet {
+            100.. => text.extend_from_slice(&[hundreds, tens, ones, after]),
+            10.. => text.extend_from_slice(&[tens, ones, after]),
+            _ => text.extend_from_slice(&[ones, after]),
+        }
     }
     put_number(text, address.port().into());
 }
@@ -127,12 +139,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_address_is_as_it_is_shown() {
+        for expected in ["0.9.10.99:1", "100.109.200.255:65535", "[::1]:7"] {
+            let mut text = Vec::new();
+            put_address(&mut text, &expected.parse().unwrap());
+            assert_eq!(String::from_utf8(text).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn a_text_is_that_of_json() {
         for (value, expected) in [
             (&b"a b~"[..], r#"k":"a b~""#),
             (b"\"\\\n\x1f", r#"k":"\"\\\n\u001f""#),
             ("\u{e9}".as_bytes(), "k\":\"\u{e9}\""),
             (b"\xff", r#"k_hex":"ff""#),
+            (b"0123456789abcdef", r#"k":"0123456789abcdef""#),
+            (b"0123456789abcde\"", r#"k":"0123456789abcde\"""#),
+            (b"0123456789abcdef\"", r#"k":"0123456789abcdef\"""#),
         ] {
             let mut text = Vec::new();
             put_text(&mut text, b"k", value);
