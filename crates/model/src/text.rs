@@ -35,9 +35,9 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// The bytes of hexadecimal digits; `None`: the text has others, or an odd number of them.
 pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
+    let (pairs, []) = digits.as_bytes().as_chunks() else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    pairs.iter().map(|[high, low]| Some((digit(*high)? * 16 + digit(*low)?) as u8)).collect()
 }
 
 /// A name in quotes, on one line and without characters that a terminal would execute. A long one is cut.

@@ -23,16 +23,16 @@ pub(super) fn permissions_of(
     headers: &HeaderMap,
     path: &str,
 ) -> Result<Permissions, ApiError> {
-    let operation = format!("HTTP {path}");
+    let operation = || format!("HTTP {path}");
     let shown = token(headers).inspect_err(|_| {
-        access.note_refusal(&peer.client, None, &operation, "the header Authorization has no token");
+        access.note_refusal(&peer.client, None, &operation(), "the header Authorization has no token");
     })?;
     let Some(token) = shown else {
         return Ok(access.permissions_of(&peer.client));
     };
     let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
     proven.map_err(|denied| {
-        if access.note_failure(&peer.client, &operation, denied) {
+        if access.note_failure(&peer.client, &operation(), denied) {
             return too_many();
         }
         denied_token(denied)

@@ -6,7 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use serde::Serialize;
 
 /// After how many seconds a client repeats a request for which there was no room, or no server.
@@ -15,6 +18,24 @@ pub(super) const RETRY_S: u32 = 1;
 /// The type of every answer of the API.
 pub(super) const JSON: &str = "application/json";
 
+/// The headers of every answer, which `guard` adds.
+pub(super) static HEADERS: [(HeaderName, HeaderValue); 8] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+        ),
+    ),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("require-corp")),
+];
+
 /// A response with a whole body.
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
@@ -22,6 +43,8 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
+    // Room for those of every answer too, so that the map does not grow.
+    response.headers_mut().reserve(1 + HEADERS.len());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

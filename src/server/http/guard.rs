@@ -16,11 +16,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
+use hyper::header::{
+    CONTENT_TYPE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING, VIA,
+};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode};
 
-use super::answer::{ApiError, Response};
+use super::answer::{ApiError, HEADERS, Response};
 use super::connections::OpenConnection;
 use super::health;
 use super::peer::Peer;
@@ -28,26 +30,11 @@ use super::routes::{answer_in_time, route_of};
 use super::shared::Shared;
 use signalbox_model::Quoted;
 
-/// The headers of every answer.
-const HEADERS: [(&str, &str); 8] = [
-    (
-        "content-security-policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-    ),
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
-    ("referrer-policy", "no-referrer"),
-    ("cache-control", "no-store"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("cross-origin-embedder-policy", "require-corp"),
-];
-
 /// The headers of requests that a program forwards for another.
-const OF_FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+static OF_FORWARDED: [HeaderName; 4] =
+    [FORWARDED, VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
 
-const SEC_FETCH_SITE: &str = "sec-fetch-site";
+static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
 /// handler would keep room for it while it waits.
@@ -63,14 +50,14 @@ pub(super) async fn guard(
         Ok(()) => answer_in_time(connection, peer, request).await,
         Err(error) => error.into(),
     };
-    let headers =
-        HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-    response.headers_mut().extend(headers);
+    for (name, value) in &HEADERS {
+        response.headers_mut().insert(name, value.clone());
+    }
     response
 }
 
 fn is_forwarded(headers: &HeaderMap) -> bool {
-    OF_FORWARDED.iter().any(|name| headers.contains_key(*name))
+    OF_FORWARDED.iter().any(|name| headers.contains_key(name))
 }
 
 fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
@@ -184,7 +171,7 @@ fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Re
             return Err(refused());
         }
     }
-    match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+    match headers.get(&SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
         Some(_) => Err(refused()),
     }

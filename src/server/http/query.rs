@@ -257,9 +257,13 @@ impl Parameters {
 
     /// Bytes that may be missing: the text of this key, or the hexadecimal digits of the key with `_hex`.
     pub(super) fn bytes(&mut self, key: &'static str) -> Result<Option<Vec<u8>>, ApiError> {
-        let hex_key = format!("{key}_hex");
+        let text = self.text(key)?;
+        let is_hex = |given: &&String| given.strip_suffix("_hex") == Some(key);
+        let Some(hex_key) = self.given.keys().find(is_hex).cloned() else {
+            return Ok(text.map(String::into_bytes));
+        };
         let digits = self.take_unnoted(&hex_key);
-        match (self.text(key)?, Self::text_of(&hex_key, digits)?) {
+        match (text, Self::text_of(&hex_key, digits)?) {
             (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
                 "\"{key}\" and \"{hex_key}\" are both given; give one of them"
             ))),

@@ -69,7 +69,7 @@ impl Wanted {
 
     /// Everything that has to be the same in a repeated request, and nothing else; no two requests have the same text.
     pub(super) fn text(&self) -> Vec<u8> {
-        let mut text = Vec::new();
+        let mut text = Vec::with_capacity(128);
         let mut put = |number: Option<u64>, bytes: &[u8]| {
             text.extend_from_slice(&number.unwrap_or(u64::MAX).to_be_bytes());
             text.extend_from_slice(bytes);
