@@ -198,12 +198,14 @@ async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: Cl
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
     if connection.client().is_none() {
-        let Some(client) = client_behind(connection, &mut stream, peer).await else { return Ok(()) };
+        let Some(client) = Box::pin(client_behind(connection, &mut stream, peer)).await else {
+            return Ok(());
+        };
         address = client;
     }
     let local = stream.local_addr()?.ip().to_canonical();
     let mut first = [0];
-    if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {
+    if Box::pin(tokio::time::timeout(HEAD_MAX, stream.peek(&mut first))).await?? == 0 {
         return Ok(());
     }
     let tls = shared.rules.tls.get();
@@ -225,7 +227,7 @@ async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: Cl
                  Content-Length: {}\r\n\r\n{TLS_REQUIRED}",
                 TLS_REQUIRED.len()
             );
-            tokio::time::timeout(HEAD_MAX, stream.write_all(answer.as_bytes())).await??;
+            Box::pin(tokio::time::timeout(HEAD_MAX, stream.write_all(answer.as_bytes()))).await??;
             Ok(())
         }
         _ => {
@@ -239,22 +241,30 @@ pub(super) async fn serve_requests<S>(connection: &Arc<OpenConnection>, stream: 
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(async |request| {
-        connection.set_busy(true);
-        let response = guard(connection, &peer, Box::new(request)).await;
-        connection.set_busy(false);
-        connection.input.complete();
-        if is_refusal(response.status()) {
-            let mut pauses = Pauses::new(connection.usage());
-            pauses.begin(1);
-            poll_fn(|context| pauses.poll(context)).await;
+    let peer = &peer;
+    let service = service_fn(|request| {
+        // Outside of the future, which would keep room for it.
+        let request = Box::new(request);
+        async move {
+            connection.set_busy(true);
+            let response = guard(connection, peer, request).await;
+            connection.set_busy(false);
+            connection.input.complete();
+            if is_refusal(response.status()) {
+                let mut pauses = Pauses::new(connection.usage());
+                pauses.begin(1);
+                poll_fn(|context| pauses.poll(context)).await;
+            }
+            Ok::<_, Infallible>(response)
         }
-        Ok::<_, Infallible>(response)
     });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
     let stream = Bounded::new(stream, Arc::clone(&connection.shared), Some(Arc::clone(connection)));
-    http.serve_connection(TokioIo::new(stream), service).await?;
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    served.await?;
     Ok(())
 }
 

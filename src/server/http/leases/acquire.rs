@@ -1,7 +1,6 @@
 //! Acquire: the first request with a key begins a lease, and the same request again keeps it.
 
 use std::mem;
-use std::sync::Arc;
 
 use hyper::StatusCode;
 
@@ -17,14 +16,14 @@ use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Want};
 use signalbox_model::{LeaseKey, Milliseconds, Namespace, Quoted, Refusal, Target};
 
-pub(in super::super) async fn acquire(context: Context) -> Answer {
-    let shared = Arc::clone(&context.connection.shared);
-    shared.leases.note(acquire_uncounted(context).await)
+pub(in super::super) async fn acquire(mut context: Context) -> Answer {
+    let answer = acquire_uncounted(&mut context).await;
+    context.connection.shared.leases.note(answer)
 }
 
-async fn acquire_uncounted(mut context: Context) -> Answer {
+async fn acquire_uncounted(context: &mut Context) -> Answer {
     let server = context.serving()?;
-    let Begun { key, requester, received, poll_ms } = begin(&mut context, &server)?;
+    let Begun { key, requester, received, poll_ms } = begin(context, &server)?;
     let requesters = [(key, requester)];
     let [(key, _)] = &requesters;
     let (mut parking, mut is_over) = (None, poll_ms == 0);
@@ -51,7 +50,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
         }
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
         // Of the lease: the limits may have changed since it began.
-        let parking = parking.get_or_insert_with(|| Parking::begin(&context, &server, poll_ms, lease.ttl_ms));
+        let parking = parking.get_or_insert_with(|| Parking::begin(context, &server, poll_ms, lease.ttl_ms));
         let woken = parking.wait(&requesters).await.inspect_err(|error| {
             if error.status == StatusCode::FORBIDDEN {
                 leave_queue(&server, &requesters[0]);

@@ -1,7 +1,6 @@
 //! Renew: renews up to [`KEYS_MAX`] leases and answers with their states, at once or when one of them changes.
 
 use std::mem;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -24,17 +23,13 @@ struct Renewed {
     leases: Vec<View>,
 }
 
-pub(in super::super) async fn renew(context: Context) -> Answer {
-    let shared = Arc::clone(&context.connection.shared);
-    shared.leases.note(renew_uncounted(context).await)
+pub(in super::super) async fn renew(mut context: Context) -> Answer {
+    let answer = renew_uncounted(&mut context).await;
+    context.connection.shared.leases.note(answer)
 }
 
-async fn renew_uncounted(mut context: Context) -> Answer {
-    // Not kept while the request waits.
-    let mut parameters = mem::take(&mut context.parameters);
-    let (texts, poll_ms) = (parameters.texts("keys")?, poll_ms(&mut parameters)?);
-    parameters.end()?;
-    drop(parameters);
+async fn renew_uncounted(context: &mut Context) -> Answer {
+    let (texts, poll_ms) = parameters(context)?;
     let keys = keys(&texts)?;
     let server = context.serving()?;
     if poll_ms > 0 && !context.connection.use_for_leases() {
@@ -44,7 +39,7 @@ async fn renew_uncounted(mut context: Context) -> Answer {
     let may = |namespace, name: &[u8]| context.permissions.may(Right::Acquire, Target::Name(namespace, name));
     let (mut requesters, mut is_permitted) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
     for key in keys {
-        let requester = Requester::open(&server, mailbox(&context), None);
+        let requester = Requester::open(&server, mailbox(context), None);
         let renewed = server.core.renew_keyed(requester.connection(), TOKEN, &key, may, received);
         is_permitted.push(renewed != Err(KeyedRefusal::NotPermitted));
         requesters.push((key, requester));
@@ -63,8 +58,9 @@ async fn renew_uncounted(mut context: Context) -> Answer {
     let mut leases = views();
     if poll_ms > 0 && !leases.iter().any(|lease| lease.is_news) {
         let ttl_ms = leases.iter().filter_map(|lease| lease.ttl_ms).min().unwrap_or(0);
-        let mut parking = Parking::begin(&context, &server, poll_ms, ttl_ms);
+        let mut parking = Parking::begin(context, &server, poll_ms, ttl_ms);
         loop {
+            drop(leases);
             let woken = parking.wait(&requesters).await?;
             leases = views();
             if woken == Woken::ToAnswer || leases.iter().any(|lease| lease.is_news) {
@@ -74,6 +70,15 @@ async fn renew_uncounted(mut context: Context) -> Answer {
     }
     let leases = leases.into_iter().zip(texts).map(|(lease, key)| lease.with_key(key));
     Json::of(&Renewed { leases: leases.collect() })
+}
+
+/// The keys, as the client has written them, and how long it waits. Nothing else is kept while the request waits.
+fn parameters(context: &mut Context) -> Result<(Vec<String>, u32), ApiError> {
+    let mut parameters = mem::take(&mut context.parameters);
+    let (mut texts, poll_ms) = (parameters.texts("keys")?, poll_ms(&mut parameters)?);
+    parameters.end()?;
+    texts.shrink_to_fit();
+    Ok((texts, poll_ms))
 }
 
 fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
