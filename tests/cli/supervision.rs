@@ -56,6 +56,23 @@ async fn revoke_holder(server: SocketAddr) {
     assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
 }
 
+/// As after a suspension: `run` does nothing until the lease is over and others have the resources.
+#[tokio::test]
+async fn a_command_whose_lease_is_over_takes_no_further_step() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "trap 'echo asked' TERM; echo started; while :; do :; done";
+    let arguments = ["run", "job", "--max", "1", "--lease", "1", "--", "sh", "-c", script];
+    let mut child = program_at(server, &arguments).spawn().unwrap();
+    let mut out = stdout_of(&mut child);
+    assert_eq!(line(&mut out).await, "started");
+    signal(&child, Signal::SIGSTOP);
+    stdout(&ran(server, &["run", "job", "--max", "1", "--wait", "max", "--", "true"]).await);
+    signal(&child, Signal::SIGCONT);
+    assert_eq!(finished(child).await.status.code(), Some(69));
+    assert_eq!(out.next_line().await.unwrap(), None, "the command did something on SIGTERM");
+}
+
 /// Three processes: one that ends on SIGTERM, one that ignores it, and one that ignores it in a session of its own, whose
 /// parent has ended.
 const DESCENDANTS: &str = "\

@@ -2,9 +2,7 @@
 //! is about to end, and then before it ends.
 
 use std::future::pending;
-use std::time::{Duration, Instant};
-
-use tokio::time::sleep;
+use std::time::Duration;
 
 use super::arguments::{Arguments, OnLost};
 use super::processes::{Event, Processes};
@@ -17,7 +15,7 @@ use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::slots;
 use crate::cli::wanted::Amounts;
-use signalbox_client::{Error, ErrorKind, Lost, Permit};
+use signalbox_client::{BootClock, Clock, Error, ErrorKind, Lost, Moment, Permit};
 
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
@@ -116,13 +114,13 @@ struct Term {
     /// The longest time that was ever left: nearly the whole lease, because each renewal restarts it.
     longest: Duration,
     /// The earliest end of the lease. Unless the permit is revoked, no other client is granted its resources before that
-    /// time, whatever happens to the permit.
-    until: Instant,
+    /// time, whatever happens to the permit. On the clock of the lease, which counts while the machine is suspended.
+    until: Moment,
 }
 
 impl Term {
     fn new(permit: &Permit) -> Self {
-        let mut term = Self { longest: Duration::ZERO, until: Instant::now() };
+        let mut term = Self { longest: Duration::ZERO, until: BootClock.now() };
         term.update(permit);
         term
     }
@@ -132,7 +130,7 @@ impl Term {
         let left = permit.time_left();
         if let Some(left) = left {
             self.longest = self.longest.max(left);
-            self.until = Instant::now() + left;
+            self.until = after(left);
         }
         left.unwrap_or_default()
     }
@@ -171,10 +169,9 @@ impl<'a> LeaseHold<'a> {
             _ => format!("the lease of {names} is no longer renewed"),
         };
         let left = match lost {
-            // The server has released it, however long the lease would have lasted; or the lease is over, perhaps while the machine
-            // was suspended, which this clock does not count.
+            // The server has released it, however long the lease would have lasted; or the lease is over.
             Lost::Revoked | Lost::Unreachable | Lost::Refused => Duration::ZERO,
-            _ => term.until.saturating_duration_since(Instant::now()),
+            _ => term.until.0.saturating_sub(BootClock.now().0),
         };
         let reason = format!("{what}, so others may acquire {names} now");
         Alarm { event: Event::Lost, reason, time: time_to_end(self.kill_after, left) }
@@ -200,7 +197,7 @@ impl Hold for LeaseHold<'_> {
                     self.state = State::Held { term, reported: Reported { revoked: true, ..reported } };
                     return self.revoked(left);
                 }
-                () = sleep(quiet), if ends_in_time && !reported.not_renewed => {
+                () = BootClock.sleep_until(after(quiet)), if ends_in_time && !reported.not_renewed => {
                     let left = term.update(permit);
                     self.state = State::Held { term, reported };
                     if left <= notice(self.kill_after, term.longest) {
@@ -211,6 +208,11 @@ impl Hold for LeaseHold<'_> {
             }
         }
     }
+}
+
+/// The moment after this time.
+fn after(span: Duration) -> Moment {
+    Moment(BootClock.now().0.saturating_add(span))
 }
 
 /// How long before its end a lease that is not renewed is given up: at most a quarter of it (and the reserve), because

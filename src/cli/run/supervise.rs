@@ -86,6 +86,15 @@ impl Phase {
             Self::Killing { .. } => self,
         }
     }
+
+    /// Others may have the resources now, so the processes do nothing more, not even what they do on SIGTERM.
+    fn killing(self) -> Self {
+        let now = Instant::now();
+        match self {
+            Self::Running | Self::Ending { .. } => Self::Killing { next: now, until: now + DEATH_MAX },
+            Self::Killing { .. } => self,
+        }
+    }
 }
 
 /// Waits for the end of the command. Until then, passes signals on and ends the processes when the hold raises an alarm.
@@ -185,12 +194,16 @@ impl Supervisor<'_> {
         if self.end().is_some() {
             return;
         }
-        self.terminate(time);
+        let sent = if time.is_zero() {
+            self.phase = self.phase.killing();
+            "sent SIGKILL to the command and its descendants".to_owned()
+        } else {
+            self.terminate(time);
+            let seconds = time.as_secs_f64();
+            format!("sent SIGTERM to the command and its descendants, SIGKILL follows after {seconds:.1} s")
+        };
         if !std::mem::replace(&mut self.is_lost, true) {
-            warn(&format!(
-                "{reason}; sent SIGTERM to the command and its descendants, SIGKILL follows after {:.1} s",
-                time.as_secs_f64()
-            ));
+            warn(&format!("{reason}; {sent}"));
         }
     }
 
