@@ -85,7 +85,7 @@ const USAGE: &[Wrong] = &[
     ("watch --sysv 42 --exact", "cannot be used with"),
     ("watch job --interval 5", "--sysv"),
     // A value never becomes a name.
-    ("run a --max 1 --lease 10 days -- true", "\"days\" behind --lease"),
+    ("run a --max 1 --lease 10 days -- true", "\"days\" after --lease"),
     ("run a --max 1 --lease=10 days -- true", "a part of the time"),
     ("run --lease 10 days a --max 1 -- true", "a part of the time"),
     ("run a --max 1 --wait 30 s -- true", "\"s\" behind --wait"),
