@@ -175,7 +175,7 @@ impl Set {
         if self.waiters.len() == 0 || changed.is_some_and(|operations| !alters(operations)) {
             return completion;
         }
-        completion.zero = self.made_zero(changed);
+        completion.zero = self.made_zero(changed).into();
         match changed {
             Some(operations) => {
                 let taking =
@@ -201,28 +201,22 @@ impl Set {
         completion
     }
 
-    /// The calls that wait for 0 and may no longer have to. Those with several operations are looked at only if a changed
-    /// semaphore is 0.
-    fn made_zero(&self, changed: Option<&[Operation]>) -> VecDeque<WaiterId> {
-        let has_zero = match changed {
-            Some(operations) => operations.iter().any(|by| self.values.value(by.number) == 0),
-            None => self.values.iter().any(|value| value == 0),
-        };
-        let many = self.waiters.many_zero().filter(|_| has_zero);
-        match changed {
-            Some(operations) => self.zero_now(operations).chain(many).collect(),
-            None => {
-                let all = self.waiters.all_zero().filter(|(number, _)| self.values.value(*number) == 0);
-                all.map(|(_, waiter_id)| waiter_id).chain(many).collect()
+    /// The calls that wait for 0 alone, at a semaphore that is 0 after this change: those with one operation first, as in the kernel.
+    fn made_zero(&self, changed: Option<&[Operation]>) -> Vec<WaiterId> {
+        let is_zero = |number: &u16| self.values.value(*number) == 0;
+        let mut calls: Vec<_> = match changed {
+            Some(operations) => {
+                let numbers: BTreeSet<_> = operations.iter().map(|operation| operation.number).collect();
+                numbers.into_iter().filter(is_zero).flat_map(|number| self.waiters.zero(number)).collect()
             }
-        }
-    }
-
-    /// The calls that wait for a semaphore of these operations to be 0, which is 0.
-    fn zero_now(&self, changed: &[Operation]) -> impl Iterator<Item = WaiterId> {
-        let numbers: BTreeSet<_> = changed.iter().map(|operation| operation.number).collect();
-        let zero = numbers.into_iter().filter(|number| self.values.value(*number) == 0);
-        zero.flat_map(|number| self.waiters.zero(number))
+            None => {
+                let all = self.waiters.all_zero().filter(|(number, _)| is_zero(number));
+                all.map(|(_, waiter_id)| waiter_id).collect()
+            }
+        };
+        let has_several = |id| self.waiters.get(id).is_some_and(|waiter| waiter.operations.len() > 1);
+        calls.sort_by_key(|waiter_id| has_several(*waiter_id).then_some(*waiter_id));
+        calls
     }
 
     /// The first call after a waiter that waits for this and may be possible now.
@@ -328,7 +322,7 @@ impl Completion {
             self.next.extend(set.next_of(has_value, FIRST));
         }
         if is_changed {
-            self.zero.extend(set.zero_now(&completed.waiter.operations));
+            self.zero.extend(set.made_zero(Some(&completed.waiter.operations)));
         }
     }
 }

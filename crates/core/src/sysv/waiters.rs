@@ -7,7 +7,6 @@
 //! Invariant: each call is in its lists and in the queue of what it waits for, and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::ops::RangeInclusive;
 
 use super::values::alters;
@@ -57,8 +56,6 @@ pub(super) enum WaitsFor {
 enum List {
     /// Several operations, some of which alter a value.
     ManyAlter,
-    /// Several operations, which all wait for 0.
-    ManyZero,
     /// All calls that take from a semaphore.
     Takers(u16),
 }
@@ -89,8 +86,8 @@ pub(super) struct Waiters {
 impl Waiter {
     /// The lists that it is in; some may occur twice.
     fn lists(&self) -> impl Iterator<Item = List> {
-        let list = if alters(&self.operations) { List::ManyAlter } else { List::ManyZero };
-        let several = iter::once(list).filter(|_| self.operations.len() > 1);
+        let is_many = self.operations.len() > 1 && alters(&self.operations);
+        let several = is_many.then_some(List::ManyAlter).into_iter();
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
         several.chain(taking.map(|operation| List::Takers(operation.number)))
     }
@@ -271,11 +268,6 @@ impl Waiters {
         possible
             .find_map(|((_, block), _)| self.block(waits_for, *block).find(is_next))
             .map(|(waiter_id, _)| waiter_id)
-    }
-
-    /// The calls with several operations that all wait for 0.
-    pub(super) fn many_zero(&self) -> impl Iterator<Item = WaiterId> {
-        self.in_list(List::ManyZero)
     }
 
     /// How many calls wait for a semaphore to grow. A call with several operations counts for that which it waits for
