@@ -124,6 +124,7 @@ impl Server {
         let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
+        let builder = builder.open_max(self.timeout);
         let builder = self.answered().into_iter().fold(builder, Builder::begin_with);
         let builder = self.tls.load()?.into_iter().fold(builder, Builder::transport);
         Ok(self.token.load()?.into_iter().fold(builder, Builder::token))

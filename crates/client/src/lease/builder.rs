@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
+use super::link::ATTEMPT_MAX;
 use super::settings::{Settings, Terms, cut_label};
 use super::transport::{Tcp, Transport};
 use crate::{Address, ConnectError, Error, Token};
@@ -84,6 +85,7 @@ impl Builder {
             terms: Terms { label: Vec::new(), ttl: None },
             token: None,
             unreachable_after: UNREACHABLE_AFTER,
+            open_max: ATTEMPT_MAX,
             dial: Arc::new(Tcp),
             clock: Arc::new(BootClock),
             seed: fastrand::u64(..),
@@ -185,6 +187,14 @@ impl Builder {
         self
     }
 
+    /// How long each address may take to answer, and then to open a session, in place of 5 s. Sessions that are open connect again
+    /// within 5 s.
+    #[doc(hidden)] // For the command line.
+    pub fn open_max(mut self, limit: Duration) -> Self {
+        self.settings.open_max = limit;
+        self
+    }
+
     /// Renews leases in the runtime that calls [`Self::connect`] or [`Self::build`], instead of a separate thread. A
     /// task that blocks this runtime for long loses the leases, and dropping the client does not wait until its session is
     /// closed. For simulations, and for programs that cannot start threads.
@@ -221,5 +231,46 @@ impl Builder {
             Executor::thread().map_err(|source| ConnectError::Thread { source: Arc::new(source) })?
         };
         Ok(Client::new(self.settings, executor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::ErrorKind;
+
+    /// Where nothing answers.
+    struct Nowhere;
+
+    impl Transport for Nowhere {
+        type Stream = DuplexStream;
+
+        async fn connect(&self, _: Address, _: Duration) -> Result<DuplexStream, ConnectError> {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_has_the_time_to_answer_that_the_caller_gives() {
+        for open_max in [Duration::from_secs(1), Duration::from_secs(60)] {
+            let builder = || {
+                let builder = Client::builder("nowhere".parse().unwrap()).transport(Nowhere);
+                builder.open_max(open_max).in_this_runtime()
+            };
+            let began = Instant::now();
+            let direct = builder().build().unwrap().direct().await.map(drop).unwrap_err();
+            assert_eq!(began.elapsed(), open_max);
+            let session = builder().connect().await.map(drop).unwrap_err();
+            assert_eq!(began.elapsed(), open_max * 2);
+            for error in [direct, session] {
+                assert!(
+                    matches!(error.kind(), ErrorKind::Connect(ConnectError::TimedOut { limit, .. }) if *limit == open_max),
+                    "{error}"
+                );
+            }
+        }
     }
 }

@@ -126,11 +126,12 @@ impl Client {
     pub async fn direct(&self) -> Result<Direct, Error> {
         self.check_maker()?;
         let settings = &self.inner.settings;
-        let first = ask_first(settings, &settings.addresses, None, |connection, settings| {
-            Box::pin(async move {
-                Direct::enter(connection, &settings.terms.label, settings.token.as_ref()).await
-            })
-        });
+        let first =
+            ask_first(settings, &settings.addresses, None, settings.open_max, |connection, settings| {
+                Box::pin(async move {
+                    Direct::enter(connection, &settings.terms.label, settings.token.as_ref()).await
+                })
+            });
         Ok(first.await?.answer)
     }
 

@@ -17,8 +17,9 @@ use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success}
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
 
-/// The longest time for one address to answer, and to attach a session after that.
-const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// The longest time for one address to answer, and to attach a session after that: the rest of its lease may be short. Where no
+/// lease runs, it is the default of [`Settings::open_max`].
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that KeepAlive may stay unanswered.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -265,6 +266,16 @@ pub(super) enum Target {
     New(Option<SessionKey>),
 }
 
+impl Target {
+    /// The longest time for one address.
+    fn attempt_max(self, settings: &Settings) -> Duration {
+        match self {
+            Self::Opened(_) => ATTEMPT_MAX,
+            Self::New(_) => settings.open_max,
+        }
+    }
+}
+
 /// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
 /// Of the addresses of a name, `last` is tried last. Then the client will repeat this number of requests with their places.
 pub(super) fn attach_first(
@@ -280,9 +291,10 @@ pub(super) fn attach_first(
         let mut late_attachments = 0;
         let mut is_known_nowhere = true;
         loop {
-            let First { address, answer: greeted, others } = greet_first(&settings, &left, last.as_ref())
-                .await
-                .map_err(|error| AttachmentFailure { error, session_is_lost: false, late_attachments })?;
+            let First { address, answer: greeted, others } =
+                greet_first(&settings, &left, last.as_ref(), target.attempt_max(&settings))
+                    .await
+                    .map_err(|error| AttachmentFailure { error, session_is_lost: false, late_attachments })?;
             left = others;
             match attach_at(&settings, address, greeted, target, repetitions).await {
                 Ok(attached) => return Ok(Attached { late_attachments, ..attached }),
@@ -301,11 +313,13 @@ pub(super) fn attach_first(
     })
 }
 
-/// Connects to the first of several addresses that answers what is asked there. Of the addresses of a name, `last` is tried last.
+/// Connects to the first of several addresses that answers what is asked there, each within `attempt_max`. Of the addresses of a
+/// name, `last` is tried last.
 pub(super) async fn ask_first<T: Send + 'static>(
     settings: &Settings,
     addresses: &[Address],
     last: Option<&Address>,
+    attempt_max: Duration,
     ask: fn(Connection, Settings) -> Stage<T, Error>,
 ) -> Result<First<T>, Error> {
     let dial = || Arc::clone(&settings.dial);
@@ -320,7 +334,7 @@ pub(super) async fn ask_first<T: Send + 'static>(
         })
     };
     let ask = |address: &Address, accepted: Accepted| -> Stage<T, Error> {
-        let connecting = dial().connect(address.clone(), ATTEMPT_MAX, accepted.clone());
+        let connecting = dial().connect(address.clone(), attempt_max, accepted.clone());
         let settings = settings.clone();
         Box::pin(async move {
             let connection = connecting.await?;
@@ -328,7 +342,8 @@ pub(super) async fn ask_first<T: Send + 'static>(
             ask(connection, settings).await
         })
     };
-    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, resolve, ask).await
+    let too_late = |address: &Address| too_late(address, attempt_max);
+    first_answer(addresses, Limit::Each(attempt_max), too_late, resolve, ask).await
 }
 
 /// Connects to the first of several addresses that answers Hello.
@@ -336,15 +351,18 @@ async fn greet_first(
     settings: &Settings,
     addresses: &[Address],
     last: Option<&Address>,
+    attempt_max: Duration,
 ) -> Result<First<Greeted>, Error> {
-    ask_first(settings, addresses, last, |connection, settings| Box::pin(say_hello(connection, settings)))
-        .await
+    ask_first(settings, addresses, last, attempt_max, |connection, settings| {
+        Box::pin(say_hello(connection, settings))
+    })
+    .await
 }
 
 /// Connects to an address and says Hello.
 pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
     let settings = settings.clone();
-    Box::pin(async move { Ok(greet_first(&settings, &[address], None).await?.answer) })
+    Box::pin(async move { Ok(greet_first(&settings, &[address], None, ATTEMPT_MAX).await?.answer) })
 }
 
 /// Connects to an address and says Hello, unless the token is still this one, which the server has refused.
@@ -389,11 +407,13 @@ pub(super) fn attach_at(
     repetitions: u32,
 ) -> Attaching {
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
+    let attempt_max = target.attempt_max(settings);
     Box::pin(async move {
         // The leader of a cluster speaks for all addresses.
         let speaks_for_all = greeted.features.contains(Features::CLUSTER);
         let attaching = attach_over(greeted, clock, &terms, target, repetitions);
-        let outcome = timeout(ATTEMPT_MAX, attaching).await.unwrap_or_else(|_| Err(too_late(&address)));
+        let outcome = timeout(attempt_max, attaching).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(too_late(&address, attempt_max)));
         let failed = |error: Error| {
             let is_unanswered = matches!(
                 error.kind(),
@@ -407,9 +427,9 @@ pub(super) fn attach_at(
     })
 }
 
-/// The error of an attempt at this address that takes too long.
-fn too_late(address: &Address) -> Error {
-    ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into()
+/// The error of an attempt at this address that takes longer than `limit`.
+fn too_late(address: &Address, limit: Duration) -> Error {
+    ConnectError::TimedOut { address: address.to_string(), limit }.into()
 }
 
 /// Attaches the session over a connection, or opens it.

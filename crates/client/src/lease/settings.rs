@@ -20,6 +20,8 @@ pub(super) struct Settings {
     pub(super) token: Option<Token>,
     /// For how long no server may be reachable before acquires fail.
     pub(super) unreachable_after: Duration,
+    /// The longest time for one address to answer, and to open a session after that. It applies while no lease runs.
+    pub(super) open_max: Duration,
     pub(super) dial: Arc<dyn Dial>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seed: u64,
