@@ -88,7 +88,7 @@ const USAGE: &[Wrong] = &[
     ("run a --max 1 --lease 10 days -- true", "\"days\" after --lease"),
     ("run a --max 1 --lease=10 days -- true", "a part of the time"),
     ("run --lease 10 days a --max 1 -- true", "a part of the time"),
-    ("run a --max 1 --wait 30 s -- true", "\"s\" behind --wait"),
+    ("run a --max 1 --wait 30 s -- true", "\"s\" after --wait"),
     ("run --wait 5 min a:1 -- true", "a part of the time"),
     ("run a --wait --max 1 -- true", "a value is required for '--wait"),
     ("run a --max 1 --wait -- true", "--wait"),
