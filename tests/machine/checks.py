@@ -1,4 +1,4 @@
-"""What the documents promise of a machine with systemd, and of one that is suspended. Each check leaves nothing running."""
+"""What the documents promise of a machine with systemd, and of one that is suspended. `fresh` ends what another check has left."""
 
 import signal
 import socket
@@ -11,17 +11,6 @@ from itertools import chain
 from machine import Failed, free_port
 
 ALL = []
-
-# Replaces the configuration of the service, and begins with it anew.
-FRESH = r"""
-fresh() {
-    systemctl stop 'check-*' signalbox.socket signalbox.service
-    systemctl reset-failed
-    rm -rf /var/lib/signalbox /var/log/signalbox /run/systemd/system/{check-,signalbox.service.d}* /run/systemd/system.conf.d
-    cat >/etc/signalbox.toml
-    systemctl daemon-reload
-}
-"""
 
 
 def check(function):
@@ -36,9 +25,7 @@ def check(function):
 @check
 def starts(machine):
     """the installation starts nothing, and `systemctl start` returns when the server answers"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         [ "$(systemctl is-enabled signalbox.service signalbox.socket || true)" = $'disabled\ndisabled' ]
         fails systemctl --quiet is-active signalbox.service signalbox.socket
         fresh <<<'data_dir = "/var/lib/signalbox"'
@@ -47,23 +34,13 @@ def starts(machine):
         [ "$(stat -c %U:%a /var/lib/signalbox /var/lib/signalbox/*)" = $'signalbox:700\nsignalbox:600\nsignalbox:600' ]
         [ "$(stat -c %U "/proc/$(systemctl show -P MainPID signalbox)")" = signalbox ]
         journalctl --unit signalbox | grep 'signalbox is ready'
-        """
-    )
-
-
-@check
-def is_confined(machine):
-    """the unit exposes little of the system to the server"""
-    text = machine.sh("systemd-analyze security --threshold=20 signalbox | tail -n 1")
-    return text.strip().lstrip("→ ")
+        """)
 
 
 @check
 def reloads(machine):
     """a reload applies what has changed in the file, and refuses a file with a mistake"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         declared() { printf '[[semaphore.declare]]\nname = "gpus"\ncapacity = %s\n' "$1"; }
         declared 3 | fresh
         systemctl start signalbox
@@ -75,16 +52,13 @@ def reloads(machine):
         fails systemctl reload signalbox
         signalbox list --json | grep '"capacity":4'
         [ "$(systemctl show -P MainPID signalbox)" = "$started" ]
-        """
-    )
+        """)
 
 
 @check
 def keeps_over_restarts(machine):
     """a restart and a kill of the server with a data directory keep what leased sessions hold and what is declared"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         fresh <<<'data_dir = "/var/lib/signalbox"'
         systemctl start signalbox
         signalbox declare licences --capacity 8
@@ -104,16 +78,13 @@ def keeps_over_restarts(machine):
         await 'signalbox list --json | grep "\"in_use\":0"'
         systemctl stop signalbox
         [ "$(systemctl show -P Result signalbox)" = success ]
-        """
-    )
+        """)
 
 
 @check
 def is_activated_by_its_socket(machine):
     """the first client starts the server, and no client is refused while it restarts"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         fresh <<<''
         systemctl start signalbox.socket
         fails systemctl --quiet is-active signalbox
@@ -125,16 +96,13 @@ def is_activated_by_its_socket(machine):
         signalbox ping --count 1 --timeout 30s
         systemctl --quiet is-active check-pings
         systemctl stop check-pings signalbox.socket signalbox
-        """
-    )
+        """)
 
 
 @check
 def rotates_its_log(machine):
     """logrotate rotates the log, the server writes to the new file, and the unit may write to no other directory"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         fresh <<<$'[log]\nfile = "/var/log/signalbox/signalbox.log"'
         systemctl start signalbox
         grep 'is ready' /var/log/signalbox/signalbox.log
@@ -146,16 +114,13 @@ def rotates_its_log(machine):
         fresh <<<$'[log]\nfile = "/srv/signalbox.log"'
         fails systemctl start signalbox
         [ "$(systemctl show -P ExecMainStatus signalbox)" = 74 ]
-        """
-    )
+        """)
 
 
 @check
 def awaits_addresses(machine):
     """an address of bind_ip and http.bind_ip may arrive after the start"""
-    machine.sh(
-        FRESH
-        + r"""
+    machine.sh(r"""
         ip address delete 10.9.9.9/32 dev lo 2>/dev/null || true
         fresh <<<$'bind_ip = ["127.0.0.1", "10.9.9.9"]\n[http]\nenable = true\nbind_ip = "10.9.9.9"'
         systemctl start signalbox
@@ -166,52 +131,59 @@ def awaits_addresses(machine):
         python3 -c 'import socket; socket.create_connection(("10.9.9.9", 11217))'
         ip address delete 10.9.9.9/32 dev lo
         systemctl stop signalbox
-        """
-    )
+        """)
+
+
+# Two nodes: docs/cluster.md, "The nodes".
+
+
+@check
+def hands_over_when_killed(machine):
+    """after SIGKILL of the leader, ExecStopPost gives up its leadership; the address of cluster.bind may arrive after the start"""
+    return machine.sh(r"""
+        deadline=10 cluster >/dev/null 2>&1
+        systemctl kill --kill-who=main --signal=KILL signalbox
+        began=${EPOCHREALTIME/./}
+        await 'signalbox ping --count 1 --timeout 60s --server 127.0.0.1:21216'
+        echo "the other node served after $(((${EPOCHREALTIME/./} - began) / 1000)) ms, in place of 11.1 s"
+        await 'leader two'
+        journalctl --unit signalbox | grep 'node "one" led, and another node may lead now' >/dev/null
+        """).strip()
+
+
+@check
+def keeps_leadership_of_stuck_process(machine):
+    """after SIGKILL and its timeout, ExecStopPost gives up nothing while the leader or another process of the service is left"""
+    machine.sh(r"""
+        stick
+        cluster $'[log]\nfile = "/srv/stuck/log"' $'[Service]\nReadWritePaths=/srv/stuck'
+        fsfreeze --freeze /srv/stuck
+        # The thread of the log waits. SIGKILL comes before the server could give up the leadership by itself.
+        systemctl kill --kill-who=main --signal=USR1 signalbox
+        await 'grep "State:.D" /proc/$(systemctl show -P MainPID signalbox)/task/*/status'
+        systemctl kill --kill-who=main --signal=KILL signalbox
+        systemctl stop --no-block signalbox
+        is_kept 1
+        ss --tcp --listening --numeric | grep ':21215 '
+        thaw
+
+        stick
+        cluster
+        fsfreeze --freeze /srv/stuck
+        sh -c 'echo $$ >/sys/fs/cgroup/system.slice/signalbox.service/cgroup.procs; echo >/srv/stuck/file' &
+        systemctl kill --kill-who=main --signal=KILL signalbox
+        is_kept 2
+        thaw
+        """)
 
 
 # `signalbox run` as a service: docs/run.md, "As a service of systemd".
-
-# The unit of the document for each instance, which has a short time to start by default, and writes what it does.
-SERVICES = (
-    FRESH
-    + r"""
-services() {
-    fresh <<<''
-    systemctl start signalbox
-    mkdir -p /run/systemd/system.conf.d
-    printf '[Manager]\nDefaultTimeoutStartSec=5s\n' >/run/systemd/system.conf.d/short.conf
-    cat >/srv/command <<'END'
-#!/bin/sh
-trap 'echo "$1 asked to stop" >>/srv/events; sleep 1; echo "$1 stopped" >>/srv/events; trap - TERM; kill -TERM $$' TERM
-echo "$1 started" >>/srv/events
-systemd-notify --ready --status=working
-while :; do sleep 0.2; done
-END
-    chmod +x /srv/command
-    : >/srv/events
-    printf '%s\n' [Service] Type=notify NotifyAccess=all KillMode=mixed TimeoutStartSec=infinity Restart=always "${@}" \
-        'ExecStart=signalbox run scheduler --max 1 --wait max --lease 30 --kill-after 80 -- /srv/command %i' \
-        >/run/systemd/system/check-@.service
-    systemctl daemon-reload
-}
-end_services() {
-    systemctl stop 'check-*'
-    rm -r /run/systemd/system/check-@.service /run/systemd/system.conf.d
-    systemctl daemon-reload
-    systemctl stop signalbox
-}
-is() { systemctl show -P "$2" "check-@$1" | grep -x "$3"; }
-"""
-)
 
 
 @check
 def waits_as_standby(machine):
     """`run` in a unit: ready when its command is, a standby waits without a timeout, and follows when the other one ends"""
-    machine.sh(
-        SERVICES
-        + r"""
+    machine.sh(r"""
         services
         systemctl start check-@a
         is a StatusText working
@@ -231,9 +203,67 @@ def waits_as_standby(machine):
         is a Result success
         is a ActiveState inactive
         is b NRestarts 0
-        end_services
-        """
-    )
+        """)
+
+
+@check
+def takes_turns(machine):
+    """units with Restart=always hand over when a command dies by a signal, when it is revoked, and when `run` is killed"""
+    machine.sh(r"""
+        services
+        systemctl start check-@a
+        systemctl start --no-block check-@b
+        await 'signalbox status scheduler | grep -i wait'
+        for process in $(cat /sys/fs/cgroup/system.slice/system-check*.slice/check-@a.service/cgroup.procs); do
+            [ "$(cat "/proc/$process/comm")" != command ] || kill -SEGV "$process"
+        done
+        await 'is b ActiveState active'
+        is a NRestarts 1
+        journalctl --unit check-@a | grep "Failed with result 'signal'"
+        await 'signalbox status scheduler | grep -i wait'
+        signalbox revoke scheduler --grace 0 --yes
+        await 'is a ActiveState active'
+        await 'signalbox status scheduler | grep -i wait'
+        systemctl kill --kill-who=main --signal=KILL check-@a
+        await 'is b ActiveState active'
+        [ "$(grep -c started /srv/events)" = 4 ]
+        """)
+
+
+@check
+def is_stopped_with_its_command(machine):
+    """`systemctl stop` with KillMode=control-group, by which systemd asks the command too, releases after the command has ended"""
+    machine.sh(r"""
+        services KillMode=control-group
+        systemctl start check-@a
+        systemctl start --no-block check-@b
+        await 'signalbox status scheduler | grep -i wait'
+        systemctl stop check-@a
+        is a Result success
+        await 'is b ActiveState active'
+        [ "$(uniq /srv/events)" = $'a started\na asked to stop\na stopped\nb started' ]
+        """)
+
+
+@check
+def runs_from_systemd_run_and_cron(machine):
+    """`systemd-run` has the status of the command or 75, and a job of cron waits for its turn"""
+    machine.sh(r"""
+        services
+        status=0
+        systemd-run --quiet --wait --unit check-status signalbox run job --max 1 --lease 10 -- sh -c 'exit 7' || status=$?
+        [ "$status" = 7 ]
+        systemd-run --quiet --unit check-holder -p Type=exec signalbox run job --max 1 --lease 10 -- sleep infinity
+        await '[ "$(signalbox get job)" = 1 ]'
+        systemd-run --quiet --wait --unit check-busy -p SuccessExitStatus=75 signalbox run job --max 1 -- true
+        echo '* * * * * root signalbox run job --max 1 --wait 50s -- sh -c "echo cron started >>/srv/events"' >/etc/cron.d/check
+        systemctl start cron
+        await 'signalbox status job | grep -i wait'
+        [ ! -s /srv/events ]
+        systemctl stop check-holder
+        await 'grep "cron started" /srv/events'
+        rm /etc/cron.d/check
+        """)
 
 
 # Machines that are suspended: docs/run.md, "What `run` cannot do".
@@ -263,17 +293,6 @@ def command(machine, port, *arguments):
 class Beacons:
     """When datagrams of a command in the virtual machine arrive, so that its life is measured by the clock of this one."""
 
-    COMMAND = r"""
-cat >/srv/beacon <<'END'
-import signal, socket, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-while True:
-    sender.sendto(b".", ("10.0.2.2", int(sys.argv[1])))
-    time.sleep(0.05)
-END
-"""
-
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
@@ -288,33 +307,37 @@ END
             self.first.set()
 
 
-def overlap(machine, suspend, seconds):
-    """A command holds a lease of 10 s and ignores SIGTERM while its machine is suspended, and another one waits here for the same
-    resource. Returns the messages of `run`, and for how long the first command ran after its machine had continued."""
+def hold(machine, port, lease):
+    """Starts a command in the virtual machine that holds a lease, sends beacons, and ignores SIGTERM."""
     beacons = Beacons()
+    run = f"signalbox run m --max 1 --lease {lease} --server 10.0.2.2:{port} -- python3 /srv/beacon {beacons.port}"
+    machine.sh(f"fresh <<<''\nsystemd-run --quiet --unit check-held {run}")
+    if not beacons.first.wait(60):
+        raise Failed("the command does not start")
+    return beacons
+
+
+def await_end(machine):
+    """Waits until `run` has ended as it does when it loses its lease, and returns its messages."""
+    return machine.sh(r"""
+        await '! systemctl --quiet is-active check-held'
+        [ "$(systemctl show -P ExecMainStatus check-held)" = 69 ]
+        journalctl --output cat _SYSTEMD_INVOCATION_ID="$(systemctl show -P InvocationID check-held)" | grep ^signalbox:
+        systemctl reset-failed check-held
+        """)
+
+
+def overlap(machine, suspend, seconds):
+    """A command holds a lease of 10 s while its machine is suspended, and another one waits here for the same resource. Returns
+    the messages of `run`, and for how long the first command ran after its machine had continued."""
     with server(machine) as (port, _):
-        machine.sh(
-            FRESH
-            + Beacons.COMMAND
-            + f"""fresh <<<''
-            systemd-run --quiet --unit check-held signalbox run m --max 1 --lease 10 --server 10.0.2.2:{port} -- python3 /srv/beacon {beacons.port}
-            """
-        )
-        if not beacons.first.wait(60):
-            raise Failed("the command does not start")
+        beacons = hold(machine, port, 10)
         other = command(machine, port, "run", "m", "--max", "1", "--wait", "max", "--", "sh", "-c", "echo started; exec sleep 600")
         try:
             _, continued = suspend(seconds)
             if other.stdout.readline() != "started\n":
                 raise Failed("the other command did not start")
-            messages = machine.sh(
-                r"""
-                await '! systemctl --quiet is-active check-held'
-                [ "$(systemctl show -P ExecMainStatus check-held)" = 69 ] || systemctl show check-held | grep ExecMain
-                journalctl --output cat _SYSTEMD_INVOCATION_ID="$(systemctl show -P InvocationID check-held)" | grep ^signalbox:
-                systemctl reset-failed check-held
-                """
-            )
+            messages = await_end(machine)
         finally:
             other.terminate()
             other.wait()
@@ -333,7 +356,7 @@ def ends_at_resumption(machine):
 
 @check
 def ends_when_server_says_so(machine):
-    """in a virtual machine that was stopped together with its clocks, the command ends when the server says that its lease is over"""
+    """in a virtual machine that was stopped with its clocks, the command ends when the server says that its lease is over"""
     messages, ran = overlap(machine, machine.freeze, 25)
     if "the server no longer knows the lease" not in messages:
         raise Failed(messages)
@@ -343,26 +366,42 @@ def ends_when_server_says_so(machine):
 @check
 def warns_after_resumption(machine):
     """time in which the machine was suspended counts: a lease that cannot be renewed afterwards ends with SIGTERM first"""
-    beacons = Beacons()
     with server(machine) as (port, process):
-        machine.sh(
-            FRESH
-            + Beacons.COMMAND
-            + f"""fresh <<<''
-            systemd-run --quiet --unit check-held signalbox run m --max 1 --lease 60 --server 10.0.2.2:{port} -- python3 /srv/beacon {beacons.port}
-            """
-        )
-        if not beacons.first.wait(60):
-            raise Failed("the command does not start")
+        hold(machine, port, 60)
         process.send_signal(signal.SIGSTOP)
         machine.suspend(30)
-        messages = machine.sh(
-            r"""
-            await '! systemctl --quiet is-active check-held'
-            [ "$(systemctl show -P ExecMainStatus check-held)" = 69 ]
-            journalctl --output cat _SYSTEMD_INVOCATION_ID="$(systemctl show -P InvocationID check-held)" | grep ^signalbox:
-            systemctl reset-failed check-held
-            """
-        )
+        messages = await_end(machine)
     if "cannot be renewed and ends in" not in messages:
         raise Failed(messages)
+
+
+@check
+def serves_after_suspension(machine):
+    """a server that was suspended renews the leases that last, and frees the others when they are over"""
+
+    def to_server(*arguments):
+        return command(machine, machine.service, *arguments)
+
+    def freed(name):
+        waiting = to_server("run", name, "--max", "1", "--wait", "max", "--timeout", "60s", "--", "true")
+        if waiting.wait(120):
+            raise Failed(f"waiting for {name}: {waiting.stdout.read()}")
+        return time.monotonic()
+
+    machine.sh("fresh <<<'bind_ip = \"\"'\nsystemctl start signalbox")
+    renewing = to_server("run", "long", "--max", "1", "--lease", "60", "--", "sleep", "60")
+    began = time.monotonic()
+    for name, lease in (("short", "10"), ("middle", "50")):
+        if to_server("acquire", name, "--max", "1", "--lease", lease).wait(60):
+            raise Failed(f"{name} is not acquired")
+    _, woken = machine.suspend(20)
+    machine.sh("true")
+    short = freed("short") - woken
+    middle = freed("middle") - began
+    # docs/semantics.md: the pause, which the clock of the machine measures in whole seconds, is added to every lease.
+    if middle < 68:
+        raise Failed(f"a lease of 50 s was over after {middle:.1f} s")
+    if renewing.wait(120):
+        raise Failed(renewing.stdout.read())
+    machine.sh("systemctl kill --kill-who=main --signal=USR1 signalbox\nawait 'journalctl --unit signalbox | grep \"failures=0\"'")
+    return f"one that was over was free {short:.1f} s after the resumption, and one of 50 s after {middle:.1f} s"

@@ -13,36 +13,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 IMAGE = TARGET / "machine"
 START_MAX_S = 300
-PACKAGES = "systemd-sysv,dbus,cron,logrotate,python3,iproute2,kmod,udev,linux-image-amd64,initramfs-tools"
+PACKAGES = "systemd-sysv,dbus,cron,logrotate,python3,iproute2,kmod,udev,linux-image-amd64,initramfs-tools,etcd-server,etcd-client"
 # Only the modules of this machine, since others would delay its start.
 INITRD = (
     'mkdir -p "$1/etc/initramfs-tools/conf.d" && echo MODULES=list >"$1/etc/initramfs-tools/conf.d/modules" && '
     'printf "virtio_pci\\nvirtio_blk\\nvirtio_net\\next4\\n" >"$1/etc/initramfs-tools/modules"'
 )
-ENABLE = 'chroot "$1" systemctl --quiet enable shell.socket systemd-networkd'
+ENABLE = 'for verb in "enable shell.socket systemd-networkd" "disable etcd"; do chroot "$1" systemctl --quiet $verb; done'
 
-# Before each script: it stops at the first command that fails, and its last line is its status.
-PRELUDE = r"""
-set -eEu -o pipefail
-trap 'echo "status $?"' EXIT
-trap 'echo "line $LINENO of the script: $BASH_COMMAND"' ERR
-fails() {
-    if "$@"; then
-        echo "succeeded: $*"
-        return 1
-    fi
-}
-# Waits until a command succeeds.
-await() {
-    local end=$((SECONDS + 90))
-    while ((SECONDS < end)); do
-        if eval "$1" >/dev/null 2>&1; then return; fi
-        sleep 0.2
-    done
-    echo "never came true: $1"
-    return 1
-}
-"""
+# Before each script.
+FUNCTIONS = Path(__file__).with_name("functions").read_text()
 
 
 class Failed(Exception):
@@ -54,14 +34,14 @@ class Machine:
 
     def __init__(self, work, files, program):
         self.program = program
-        self.shell = free_port()
+        self.shell, self.service = free_port(), free_port()
         self.console = work / "console"
         monitor = work / "monitor"
         command = f"""qemu-system-x86_64 -machine pc,accel={os.environ.get("SIGNALBOX_ACCEL", "tcg")} -cpu max -smp 2 -m 2G
             -display none -no-reboot -serial file:{self.console} -qmp unix:{monitor},server=on,wait=off
             -kernel {IMAGE}/vmlinuz -initrd {IMAGE}/initrd
             -drive file={IMAGE}/disk,format=raw,if=virtio,snapshot=on -drive file={files},format=raw,if=virtio,readonly=on
-            -nic user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{self.shell}-:2222"""
+            -nic user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{self.shell}-:2222,hostfwd=tcp:127.0.0.1:{self.service}-:11215"""
         kernel = "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet"
         self.process = subprocess.Popen([*command.split(), "-append", kernel], stdin=subprocess.DEVNULL)
         try:
@@ -90,7 +70,7 @@ class Machine:
         """Runs a script of bash in the machine, as root, and returns what it prints. `Failed`: a command of it fails."""
         output = b""
         with socket.create_connection(("127.0.0.1", self.shell), timeout=limit) as connection:
-            connection.sendall((PRELUDE + script).encode())
+            connection.sendall((FUNCTIONS + script).encode())
             connection.shutdown(socket.SHUT_WR)
             try:
                 while received := connection.recv(65536):
