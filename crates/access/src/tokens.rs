@@ -57,7 +57,7 @@ const SECRETS_MAX: usize = 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Entry>);
 
-/// The result of [`Tokens::verify`].
+/// The result of [`Tokens::verify`] and [`Tokens::revalidate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// The token of this entry.
@@ -221,18 +221,21 @@ impl Tokens {
 
     /// Verifies a token at this time, in seconds of Unix time. How long that takes depends only on its public id.
     pub fn verify(&self, token: &Token, now_s: u64) -> Verdict<'_> {
-        match self.0.iter().find(|entry| entry.id == token.id()) {
-            Some(entry) if !token.has_hash(&entry.hash) => Verdict::Unknown,
+        self.verdict(token.id(), now_s, |hash| token.has_hash(hash))
+    }
+
+    /// Verifies a token again that was verified with the entry `earlier`.
+    pub fn revalidate(&self, earlier: &Entry, now_s: u64) -> Verdict<'_> {
+        self.verdict(earlier.id, now_s, |hash| *hash == earlier.hash)
+    }
+
+    fn verdict(&self, id: TokenId, now_s: u64, is_hash: impl Fn(&[u8; HASH_BYTES]) -> bool) -> Verdict<'_> {
+        match self.0.iter().find(|entry| entry.id == id) {
+            Some(entry) if !is_hash(&entry.hash) => Verdict::Unknown,
             Some(entry) if entry.is_expired(now_s) => Verdict::Expired(entry),
             Some(entry) => Verdict::Valid(entry),
             None => Verdict::Unknown,
         }
-    }
-
-    /// The present entry of a token that was verified with `earlier`; `None`: it was removed or has expired.
-    pub fn revalidate(&self, earlier: &Entry, now_s: u64) -> Option<&Entry> {
-        let same = |entry: &&Entry| entry.id == earlier.id && entry.hash == earlier.hash;
-        self.0.iter().find(same).filter(|entry| !entry.is_expired(now_s))
     }
 }
 
@@ -258,8 +261,8 @@ mod tests {
         assert_eq!(tokens.verify(&token, 99), Verdict::Valid(&entry));
         assert_eq!(tokens.verify(&token, 100), Verdict::Expired(&entry));
         assert_eq!(tokens.verify(&stranger, 99), Verdict::Unknown);
-        assert_eq!(tokens.revalidate(&entry, 99), Some(&entry));
-        assert_eq!(tokens.revalidate(&entry, 100), None);
+        assert_eq!(tokens.revalidate(&entry, 99), Verdict::Valid(&entry));
+        assert_eq!(tokens.revalidate(&entry, 100), Verdict::Expired(&entry));
         assert_eq!(tokens.add(entry.clone()), Err(TokensError::NameTaken("web".to_owned())));
         let twin = Entry { name: "twin".to_owned(), ..entry.clone() };
         assert_eq!(tokens.add(twin), Err(TokensError::IdTaken("twin".to_owned())));
@@ -269,7 +272,7 @@ mod tests {
         }
         assert!(tokens.remove("web", Some(stranger.id())).is_err());
         tokens.remove("web", Some(token.id())).unwrap();
-        assert_eq!(tokens.revalidate(&entry, 99), None);
+        assert_eq!(tokens.revalidate(&entry, 99), Verdict::Unknown);
         assert!(tokens.remove("web", None).is_err());
     }
 

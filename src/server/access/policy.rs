@@ -157,11 +157,7 @@ impl Policy {
             return Err(TokenRefusal::OverPlain);
         }
         let token = Token::parse(token).ok_or(TokenRefusal::Malformed)?;
-        match self.tokens.verify(&token, now.0) {
-            Verdict::Valid(entry) => Ok(Proven::of(entry)),
-            Verdict::Expired(_) => Err(TokenRefusal::Expired),
-            Verdict::Unknown => Err(TokenRefusal::Unknown),
-        }
+        Proven::of(self.tokens.verify(&token, now.0))
     }
 
     /// Whether a client may show a token over such a connection.
@@ -174,21 +170,24 @@ impl Policy {
         if !self.accepts_tokens {
             return Err(TokenRefusal::NoTokens);
         }
-        let is_expired = earlier.is_expired(now.0);
-        let why = if is_expired { TokenRefusal::Expired } else { TokenRefusal::Unknown };
-        self.tokens.revalidate(earlier, now.0).map(Proven::of).ok_or(why)
+        Proven::of(self.tokens.revalidate(earlier, now.0))
     }
 }
 
 impl Proven {
-    fn of(entry: &Entry) -> Self {
+    fn of(verdict: Verdict<'_>) -> Result<Self, TokenRefusal> {
+        let entry = match verdict {
+            Verdict::Valid(entry) => entry,
+            Verdict::Expired(_) => return Err(TokenRefusal::Expired),
+            Verdict::Unknown => return Err(TokenRefusal::Unknown),
+        };
         let identity = Identity::Token(entry.name.as_str().into());
         let permissions = Permissions {
             rights: Arc::new(entry.rights.clone()),
             identity: Some(identity),
             expires_at: entry.expires_at_s.map(UnixSeconds),
         };
-        Self { permissions, entry: entry.clone() }
+        Ok(Self { permissions, entry: entry.clone() })
     }
 }
 
