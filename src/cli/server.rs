@@ -433,5 +433,8 @@ pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure
         .map(drop)
         .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build())
         .map_err(|error| Failure::system("start the async runtime", &error))?;
-    runtime.block_on(future)
+    let result = runtime.block_on(future);
+    // A file of a certificate or a token may still be read, on a file system that does not answer.
+    runtime.shutdown_background();
+    result
 }
