@@ -87,12 +87,11 @@ impl Phase {
         }
     }
 
-    /// Others may have the resources now, so the processes do nothing more, not even what they do on SIGTERM.
-    fn killing(self) -> Self {
-        let now = Instant::now();
+    /// Until when the processes are sent SIGKILL, if that begins now unless it has begun.
+    fn kill_until(self) -> Instant {
         match self {
-            Self::Running | Self::Ending { .. } => Self::Killing { next: now, until: now + DEATH_MAX },
-            Self::Killing { .. } => self,
+            Self::Running | Self::Ending { .. } => Instant::now() + DEATH_MAX,
+            Self::Killing { until, .. } => until,
         }
     }
 }
@@ -172,12 +171,8 @@ impl Supervisor<'_> {
 
     /// Kills the processes that are left; a failure if that was tried for long enough.
     fn kill(&mut self) -> Option<Failure> {
-        let now = Instant::now();
-        let until = match self.phase {
-            Phase::Killing { until, .. } => until,
-            Phase::Running | Phase::Ending { .. } => now + DEATH_MAX,
-        };
-        if now >= until {
+        let until = self.phase.kill_until();
+        if Instant::now() >= until {
             return Some(self.processes.left());
         }
         self.processes.kill();
@@ -195,7 +190,8 @@ impl Supervisor<'_> {
             return;
         }
         let sent = if time.is_zero() {
-            self.phase = self.phase.killing();
+            // Others may have the resources now, so the processes do nothing more, not even what they do on SIGTERM.
+            self.phase = Phase::Killing { next: Instant::now(), until: self.phase.kill_until() };
             "sent SIGKILL to the command and its descendants".to_owned()
         } else {
             self.terminate(time);
