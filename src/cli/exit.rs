@@ -54,10 +54,9 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; run: a limit of the system (descriptors, processes) does not let it start the command, or a process of the command cannot \
-         be ended; sysv run: the library cannot be loaded, or \
-         not into the command; \
-         bench: what the process of --pid uses cannot be read",
+         cannot be read or written; run: a limit of the system (descriptors, processes) does not let it start the \
+         command, or a process of the command cannot be ended; sysv run: the library cannot be loaded, or not into the \
+         command; bench: what the process of --pid uses cannot be read",
     ),
     ("74", "the output or the log file cannot be written"),
     (

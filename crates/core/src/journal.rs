@@ -195,13 +195,6 @@ impl<T> Journal<T> {
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.units.is_empty() && self.current.is_empty()
     }
-
-    /// Everything that happens on commit, in order.
-    #[cfg(test)]
-    fn all_on_commit(&self) -> impl Iterator<Item = &T> {
-        let in_flight = self.in_flight.iter().flat_map(|in_flight| &in_flight.on_commit);
-        in_flight.chain(self.units.iter().chain([&self.current]).flat_map(|unit| &unit.on_commit))
-    }
 }
 
 /// How much one batch may have, unless one unit alone has more.
@@ -340,6 +333,8 @@ mod tests {
         journal.take_batch(BatchLimit { changes: 2, ..BatchLimit::NONE });
         assert_eq!(journal.take_out(2, |unit| unit % 2 == 0), [0, 2]);
         assert_eq!(journal.take_out(2, |unit| unit % 2 == 0), [4]);
-        assert_eq!(journal.all_on_commit().collect::<Vec<_>>(), [&1, &3]);
+        let in_flight = journal.in_flight.iter().flat_map(|in_flight| &in_flight.on_commit);
+        let later = journal.units.iter().chain([&journal.current]).flat_map(|unit| &unit.on_commit);
+        assert_eq!(in_flight.chain(later).collect::<Vec<_>>(), [&1, &3]);
     }
 }
