@@ -210,7 +210,8 @@ async fn a_limit_of_the_system_has_a_status_of_its_own() {
     let mut statuses = Vec::new();
     for descriptors in 4..24 {
         let mut shell = Command::new("sh");
-        let script = format!("ulimit -n {descriptors}; exec \"$0\" run job --max 1 -- true");
+        // Without those that the test has from whoever started it.
+        let script = format!("ulimit -n {descriptors}; exec \"$0\" run job --max 1 -- true 3>&- 4>&- 5>&-");
         shell.args(["-c", &script, SIGNALBOX]).env("SIGNALBOX_SERVER", server.to_string());
         let output = soon("the program to end", shell.output()).await.unwrap();
         if !output.status.success() {
@@ -254,8 +255,11 @@ async fn the_end_of_the_command_is_known_although_sigchld_is_ignored_or_all_sign
 /// standard output.
 fn on_terminal(server: SocketAddr, script: &str) -> (File, Child) {
     let pty = nix::pty::openpty(None, None).unwrap();
-    let mut shell = Command::new("setsid");
-    shell.args(["--ctty", "--wait", "sh", "-mc"]).arg(format!("exec 3>&1 >/dev/null; {script}"));
+    // Whoever runs the tests in the background of a script ignores SIGINT.
+    let mut shell = Command::new("env");
+    shell
+        .args(["--default-signal=INT,QUIT", "setsid", "--ctty", "--wait", "sh", "-mc"])
+        .arg(format!("exec 3>&1 >/dev/null; {script}"));
     shell.env("SIGNALBOX_SERVER", server.to_string()).kill_on_drop(true);
     shell.stdin(pty.slave).stdout(Stdio::piped()).stderr(Stdio::piped());
     (File::from(pty.master), shell.spawn().unwrap())
