@@ -98,7 +98,9 @@ impl Sysv {
                 // It may wait for those before it.
                 WaitsFor::Growth(_) if set.order == Order::Fifo => false,
                 WaitsFor::Growth(number) => set.values.value(number) >= need,
-                WaitsFor::Value(number, _) | WaitsFor::Zero(number) => set.values.value(number) == need,
+                WaitsFor::Value(number, _) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {
+                    set.values.value(number) == need
+                }
             };
             if could_go_on {
                 return Err(format!("a call of set {id} waits for what is there"));

@@ -175,7 +175,7 @@ impl Set {
         if self.waiters.len() == 0 || changed.is_some_and(|operations| !alters(operations)) {
             return completion;
         }
-        completion.zero = self.made_zero(changed).into();
+        completion.zero_after(self, changed);
         match changed {
             Some(operations) => {
                 let taking =
@@ -201,10 +201,10 @@ impl Set {
         completion
     }
 
-    /// The calls that wait for 0 alone, at a semaphore that is 0 after this change: those with one operation first, as in the kernel.
+    /// The calls with one operation that wait for 0 at a semaphore that is 0 after this change.
     fn made_zero(&self, changed: Option<&[Operation]>) -> Vec<WaiterId> {
         let is_zero = |number: &u16| self.values.value(*number) == 0;
-        let mut calls: Vec<_> = match changed {
+        match changed {
             Some(operations) => {
                 let numbers: BTreeSet<_> = operations.iter().map(|operation| operation.number).collect();
                 numbers.into_iter().filter(is_zero).flat_map(|number| self.waiters.zero(number)).collect()
@@ -213,19 +213,33 @@ impl Set {
                 let all = self.waiters.all_zero().filter(|(number, _)| is_zero(number));
                 all.map(|(_, waiter_id)| waiter_id).collect()
             }
-        };
-        let has_several = |id| self.waiters.get(id).is_some_and(|waiter| waiter.operations.len() > 1);
-        calls.sort_by_key(|waiter_id| has_several(*waiter_id).then_some(*waiter_id));
-        calls
+        }
+    }
+
+    /// Whether a semaphore that this change may have altered is 0.
+    fn has_zero(&self, changed: Option<&[Operation]>) -> bool {
+        match changed {
+            Some(operations) => operations.iter().any(|operation| self.values.value(operation.number) == 0),
+            None => self.values.iter().any(|value| value == 0),
+        }
     }
 
     /// The first call after a waiter that waits for this and may be possible now.
     fn next_of(&self, waits_for: WaitsFor, after: WaiterId) -> Option<(WaiterId, Option<WaitsFor>)> {
         let value = match waits_for {
-            WaitsFor::Growth(number) | WaitsFor::Zero(number) => self.values.value(number),
+            WaitsFor::Growth(number) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {
+                self.values.value(number)
+            }
             WaitsFor::Value(number, value) => Some(self.values.value(number)).filter(|is| *is == value)?,
         };
         self.waiters.next(waits_for, after, value).map(|waiter_id| (waiter_id, Some(waits_for)))
+    }
+
+    /// Whether a waiting call raises a value.
+    fn may_raise(&self, waiter_id: WaiterId) -> bool {
+        self.waiters
+            .get(waiter_id)
+            .is_some_and(|waiter| waiter.operations.iter().any(|operation| operation.change > 0))
     }
 
     /// Performs a waiting call if that is possible now. `None`: it waits on.
@@ -252,12 +266,15 @@ impl Set {
 }
 
 /// Which waiting calls are looked at after a change: first those that wait for 0, then those that alter values, in their
-/// order. A completed call can make earlier ones possible: those that wait for a value that it raised, or for a 0 that it made.
+/// order. Those with several operations that wait for 0 are all looked at after a change that left a 0, as in the kernel, but not
+/// before another change might make a difference to them. A completed call can make earlier ones possible: those that wait for a value that it raised, or for a 0 that it made.
 /// Each of these queues is followed as long as there is enough for its next call, so that the work does not grow with the square
 /// of the waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     zero: VecDeque<WaiterId>,
+    /// Whether the calls with several operations that wait for 0 are still to be looked at.
+    looks_at_many_zero: bool,
     /// With the queue that is followed from there.
     next: BTreeSet<(WaiterId, Option<WaitsFor>)>,
     /// Whether calls with several operations are looked at once more.
@@ -272,6 +289,11 @@ impl Completion {
                 if let Some(completed) = set.look_at(waiter_id, now) {
                     return Some(completed);
                 }
+            } else if self.looks_at_many_zero
+                && self.next.first().is_none_or(|(next, _)| set.may_raise(*next))
+            {
+                self.looks_at_many_zero = false;
+                self.zero.extend(set.waiters.many_zero());
             } else if let Some((waiter_id, queue)) = self.next.pop_first() {
                 let completed = set.look_at(waiter_id, now);
                 // In the order of arrival, the others that take from the semaphore wait for this call.
@@ -290,6 +312,12 @@ impl Completion {
                 return None;
             }
         }
+    }
+
+    /// Looks at the calls that wait for 0, after this change.
+    fn zero_after(&mut self, set: &Set, changed: Option<&[Operation]>) {
+        self.zero.extend(set.made_zero(changed));
+        self.looks_at_many_zero |= set.has_zero(changed);
     }
 
     /// What waits for several semaphores may wait for another one of them now, or fail.
@@ -322,7 +350,7 @@ impl Completion {
             self.next.extend(set.next_of(has_value, FIRST));
         }
         if is_changed {
-            self.zero.extend(set.made_zero(Some(&completed.waiter.operations)));
+            self.zero_after(set, Some(&completed.waiter.operations));
         }
     }
 }

@@ -47,8 +47,10 @@ pub(super) enum WaitsFor {
     Growth(u16),
     /// That a semaphore has this value, so that it is 0 when the call needs that; other operations of the call alter values.
     Value(u16, u16),
-    /// That a semaphore is 0; the call alters nothing.
+    /// That a semaphore is 0; it is the only operation of the call.
     Zero(u16),
+    /// That a semaphore is 0; the call has several operations and alters nothing.
+    ManyZero(u16),
 }
 
 /// A list of waiting calls.
@@ -56,6 +58,8 @@ pub(super) enum WaitsFor {
 enum List {
     /// Several operations, some of which alter a value.
     ManyAlter,
+    /// Several operations that wait for 0.
+    ManyZero,
     /// All calls that take from a semaphore.
     Takers(u16),
 }
@@ -86,10 +90,10 @@ pub(super) struct Waiters {
 impl Waiter {
     /// The lists that it is in; some may occur twice.
     fn lists(&self) -> impl Iterator<Item = List> {
-        let is_many = self.operations.len() > 1 && alters(&self.operations);
-        let several = is_many.then_some(List::ManyAlter).into_iter();
+        let several = if alters(&self.operations) { List::ManyAlter } else { List::ManyZero };
+        let several = (self.operations.len() > 1).then_some(several);
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
-        several.chain(taking.map(|operation| List::Takers(operation.number)))
+        several.into_iter().chain(taking.map(|operation| List::Takers(operation.number)))
     }
 
     /// What it counts for in the memory of its client, in bytes.
@@ -106,7 +110,8 @@ impl Waiter {
     pub(super) fn waits_for(&self) -> (WaitsFor, u16) {
         let Operation { number, change, .. } = *self.blocked_by();
         if !alters(&self.operations) {
-            return (WaitsFor::Zero(number), 0);
+            let is_one = self.operations.len() == 1;
+            return (if is_one { WaitsFor::Zero(number) } else { WaitsFor::ManyZero(number) }, 0);
         }
         let so_far = self.operations[..=self.blocking].iter().filter(|operation| operation.number == number);
         let lacking = -so_far.map(|operation| i32::from(operation.change)).sum::<i32>();
@@ -242,16 +247,21 @@ impl Waiters {
         )
     }
 
-    /// All calls that wait for a semaphore to be 0 and alter nothing, with the semaphore.
+    /// The calls with several operations that wait for 0.
+    pub(super) fn many_zero(&self) -> impl Iterator<Item = WaiterId> {
+        self.in_list(List::ManyZero)
+    }
+
+    /// All calls with one operation that wait for a semaphore to be 0, with the semaphore.
     pub(super) fn all_zero(&self) -> impl Iterator<Item = (u16, WaiterId)> {
         let calls = self.queues.range((WaitsFor::Zero(0), WaiterId(0))..).map(|(call, _)| *call);
         calls.filter_map(|(queue, waiter_id)| match queue {
             WaitsFor::Zero(number) => Some((number, waiter_id)),
-            WaitsFor::Growth(_) | WaitsFor::Value(..) => None,
+            WaitsFor::Growth(_) | WaitsFor::Value(..) | WaitsFor::ManyZero(_) => None,
         })
     }
 
-    /// The calls that wait for a semaphore to be 0 and alter nothing.
+    /// The calls with one operation that wait for a semaphore to be 0.
     pub(super) fn zero(&self, number: u16) -> impl Iterator<Item = WaiterId> {
         self.in_queues(WaitsFor::Zero(number)..=WaitsFor::Zero(number))
     }
@@ -279,7 +289,8 @@ impl Waiters {
     /// How many calls wait for a semaphore to become 0 (GETZCNT).
     pub(super) fn count_for_zero(&self, number: u16) -> usize {
         let altering = self.in_queues(WaitsFor::Value(number, 0)..=WaitsFor::Value(number, u16::MAX));
-        altering.count() + self.zero(number).count()
+        let several = self.in_queues(WaitsFor::ManyZero(number)..=WaitsFor::ManyZero(number));
+        altering.count() + several.count() + self.zero(number).count()
     }
 
     fn in_queues(&self, queues: RangeInclusive<WaitsFor>) -> impl Iterator<Item = WaiterId> {

@@ -266,6 +266,24 @@ fn a_call_with_several_operations_counts_for_the_one_that_it_waits_for() {
     }
 }
 
+/// The kernel looks at all calls that wait for several zeros after each change that leaves a 0 in the set.
+#[test]
+fn a_call_that_waits_for_several_zeros_counts_for_the_first_one_again() {
+    let mut world = World::new(3);
+    let set = world.set(4);
+    world.set_value(set, 0, 1);
+    world.waits(1, set, &[zero(3), zero(0)]);
+    world.waits(2, set, &[nowait(zero(2)), zero(0)]);
+    let counted = |count| Ok(SetAnswer::Number(count));
+    assert_eq!(world.control(0, set, SetCommand::GetZCount(0)), counted(2));
+    world.set_value(set, 3, 1);
+    assert_eq!(world.control(0, set, SetCommand::GetZCount(0)), counted(1));
+    assert_eq!(world.control(0, set, SetCommand::GetZCount(3)), counted(1));
+    world.set_value(set, 2, 1);
+    assert_eq!(world.results(2), [Err(Errno::Again)], "it may not wait for this one");
+    assert_eq!(world.control(0, set, SetCommand::GetZCount(0)), counted(0));
+}
+
 #[test]
 fn a_client_with_its_share_of_the_waiting_calls_leaves_the_rest_to_others() {
     let mut world = World::new(1);
