@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::{Mistake, Notice, Severity};
-use super::language::Language;
-use super::root::{Config, SLOTS_MAX};
+use super::root::Config;
 use super::schema::{Key, is_within_declaration};
-use super::setting::{Setting, Value};
+use super::setting::{Language, Setting, Value};
+use signalbox_core::SLOTS_MAX;
 
 /// The keys of yrmcds' memcache and replication parts, up to yrmcds 1.1.13.
 const UNUSED_KEYS: &[&str] = &[
@@ -40,83 +40,73 @@ const UNUSED_KEYS: &[&str] = &[
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// The result of applying the settings of a file.
-pub(super) struct Applied {
-    pub(super) notices: Vec<Notice>,
-    /// The line that set each key last; not of keys within declarations.
-    pub(super) lines: Vec<(&'static str, usize)>,
-    /// In the order of their lines.
-    pub(super) mistakes: Vec<Mistake>,
-    /// The keys whose values were refused, or that were probably meant by an unknown one.
-    pub(super) refused: Vec<&'static str>,
-}
-
 /// Applies `settings`, read from the file at `path`, to `config`.
-pub(super) fn apply(
-    settings: &[Setting<'_>],
-    path: &Path,
+pub(super) fn apply<'a>(
+    settings: &'a [Setting<'a>],
+    path: &'a Path,
     language: Language,
-    config: &mut Config,
-) -> Applied {
-    let mut applying = Applying {
+    config: &'a mut Config,
+) -> Applied<'a> {
+    let mut applied = Applied {
         path,
         language,
         config,
         notices: Vec::new(),
+        mistakes: Vec::new(),
+        refused: Vec::new(),
         set: HashMap::new(),
         declaration: None,
         declared: HashMap::new(),
-        mistakes: Vec::new(),
-        refused: Vec::new(),
     };
     let mut unused = Vec::new();
     for setting in settings {
         if !is_within_declaration(&setting.key) {
-            applying.end_declaration();
+            applied.end_declaration();
         }
         let outcome = if let Some(key) = Key::find(&setting.key) {
-            applying.set(key, setting)
+            applied.set(key, setting)
         } else if language == Language::Yrmcds && UNUSED_KEYS.contains(&setting.key.as_str()) {
             unused.push(setting.key.as_str());
             Ok(())
         } else {
-            applying.unknown(setting)
+            applied.unknown(setting)
         };
-        applying.mistakes.extend(outcome.err());
+        applied.mistakes.extend(outcome.err());
     }
-    applying.end_declaration();
-    let lines = applying.set.iter().map(|(key, setting)| (*key, setting.line)).collect();
-    let Applying { mut notices, mut mistakes, refused, .. } = applying;
+    applied.end_declaration();
     // A declaration is checked at its end.
-    mistakes.sort_by_key(|mistake| mistake.line);
+    applied.mistakes.sort_by_key(|mistake| mistake.line);
     if !unused.is_empty() {
         let sentence = format!(
             "{}: not used, as they belong to yrmcds' memcache and replication parts: {}",
             path.display(),
             unused.join(", ")
         );
-        notices.push(Notice { severity: Severity::Info, sentence });
+        applied.notices.push(Notice { severity: Severity::Info, sentence });
     }
-    Applied { notices, lines, mistakes, refused }
+    applied
 }
 
-struct Applying<'a> {
+/// The result of applying the settings of a file.
+pub(super) struct Applied<'a> {
     path: &'a Path,
     language: Language,
     config: &'a mut Config,
-    notices: Vec<Notice>,
+    pub(super) notices: Vec<Notice>,
+    /// In the order of their lines.
+    pub(super) mistakes: Vec<Mistake>,
+    /// The keys whose values were refused, or that were probably meant by an unknown one.
+    pub(super) refused: Vec<&'static str>,
     /// The last setting of each key, by the key's name in the table. For keys within declarations, only those of
     /// `declaration`.
-    set: HashMap<&'static str, &'a Setting<'a>>,
+    pub(super) set: HashMap<&'static str, &'a Setting<'a>>,
     /// The setting that began the current declaration.
     declaration: Option<&'a Setting<'a>>,
     /// The names of the declarations before it, with their lines.
     declared: HashMap<String, usize>,
-    mistakes: Vec<Mistake>,
-    refused: Vec<&'static str>,
 }
 
-impl<'a> Applying<'a> {
+impl<'a> Applied<'a> {
     fn set(&mut self, key: &'static Key, setting: &'a Setting<'a>) -> Result<(), Mistake> {
         if self.declaration.is_none() && is_within_declaration(key.name()) {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
@@ -267,34 +257,4 @@ pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> O
         .min_by_key(|(letters, _)| *letters)
         .filter(|(letters, _)| *letters <= letters_max)
         .map(|(_, word)| word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_that_is_close_is_suggested() {
-        for (name, close) in [
-            ("counter.prot", Some("counter.port")),
-            ("counter.max_conections", Some("counter.max_connections")),
-            ("bind-ip", Some("bind_ip")),
-            ("threshold", Some("log.threshold")),
-            ("port", Some("counter.port")),
-            ("semaphore.declare.lable", Some("semaphore.declare.label")),
-            ("capacity", Some("semaphore.declare.capacity")),
-            ("temp_dir", None),
-            ("x", None),
-        ] {
-            assert_eq!(closest_key(name), close, "{name}");
-        }
-    }
-
-    #[test]
-    fn an_excerpt_fits_a_sentence() {
-        assert_eq!(excerpt("70000"), "70000");
-        assert_eq!(excerpt(""), "(nothing)");
-        assert_eq!(excerpt("[\n  1,\n]"), "[…");
-        assert_eq!(excerpt(&"ä".repeat(100)).chars().count(), SHOWN_CHARS_MAX + 1);
-    }
 }

@@ -6,11 +6,9 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use super::error::{ConfigError, Mistake};
-use super::language::Language;
-use super::load::utf8;
 use super::root::{Config, DeclareConfig};
 use super::schema::is_within_declaration;
-use super::setting::{Read, Value};
+use super::setting::{Language, Read, Value};
 use super::{apply, toml};
 use crate::declarations::outside;
 use signalbox_model::is_unsafe;
@@ -33,7 +31,8 @@ impl DeclarationsFile {
             false => fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
         };
         read.map_err(|error| ConfigError::unreadable(path, &error))?;
-        Self::parse(utf8(&bytes, path)?, path)
+        let text = toml::utf8(&bytes).map_err(|mistake| ConfigError::of(mistake.in_file(path)))?;
+        Self::parse(text, path)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {

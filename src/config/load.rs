@@ -3,19 +3,20 @@
 //! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its value
 //! is written as in yrmcds.conf. A variable that begins like this and is of no key is an error, because a server that
 //! ignored it would run with another configuration than intended. Only those that Kubernetes makes are ignored.
+//!
+//! A reload reads them again, and compares the two configurations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::apply::{closest_key, excerpt};
-use super::error::{ConfigError, Contradiction, Mistake, Notice, Severity};
-use super::language::Language;
-use super::root::Config;
+use super::error::{ConfigError, Contradiction, Notice, Severity};
+use super::root::{Config, DeclareConfig};
 use super::schema::{Key, is_within_declaration};
-use super::setting::{Read, Value, line_at};
-use super::{apply, toml, yrmcds};
+use super::setting::{Language, Read, Setting, Value, read_yrmcds};
+use super::{apply, toml};
 use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 
 /// What the names of all variables begin with.
@@ -55,11 +56,7 @@ impl Config {
     /// Reads the file at `path`, in the language that [`Language::of`] recognises.
     ///
     /// Comments in yrmcds.conf may have any encoding, as old files do.
-    pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
-        Self::load_with_mistakes(path)?.without_mistakes()
-    }
-
-    fn load_with_mistakes(path: &Path) -> Result<Loaded, ConfigError> {
+    fn load(path: &Path) -> Result<Loaded, ConfigError> {
         let bytes = fs::read(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         let text = String::from_utf8_lossy(&bytes);
         let Some(language) = Language::of(path, &text) else {
@@ -70,7 +67,7 @@ impl Config {
             )));
         };
         if language == Language::Toml {
-            utf8(&bytes, path)?;
+            toml::utf8(&bytes).map_err(|mistake| ConfigError::of(mistake.in_file(path)))?;
         }
         Ok(Self::parse_with_mistakes(&text, path, language))
     }
@@ -83,10 +80,12 @@ impl Config {
     fn parse_with_mistakes(text: &str, path: &Path, language: Language) -> Loaded {
         let (mut config, Read { settings, mut mistakes }) = match language {
             Language::Toml => (Self::default(), toml::read(text)),
-            Language::Yrmcds => (Self::of_yrmcds(), yrmcds::read(text)),
+            Language::Yrmcds => (Self::of_yrmcds(), read_yrmcds(text)),
         };
         let applied = apply::apply(&settings, path, language, &mut config);
-        let refused = mistakes.is_empty().then_some(applied.refused);
+        let origin = |(key, setting): (_, &Setting<'_>)| (key, Origin::Line(setting.line));
+        let origins = applied.set.into_iter().map(origin).collect();
+        let (notices, refused) = (applied.notices, mistakes.is_empty().then_some(applied.refused));
         mistakes.extend(applied.mistakes);
         mistakes.sort_by_key(|mistake| mistake.line);
         if language == Language::Yrmcds {
@@ -94,9 +93,9 @@ impl Config {
         }
         Loaded {
             config,
-            notices: applied.notices,
+            notices,
             file: Some(path.to_owned()),
-            origins: applied.lines.into_iter().map(|(key, line)| (key, Origin::Line(line))).collect(),
+            origins,
             mistakes: mistakes.into_iter().map(|mistake| mistake.in_file(path)).collect(),
             refused,
         }
@@ -111,7 +110,7 @@ impl Loaded {
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
         let mut loaded = match file {
-            Some(file) => Config::load_with_mistakes(file)?,
+            Some(file) => Config::load(file)?,
             None => Self {
                 config: Config::default(),
                 notices: Vec::new(),
@@ -200,7 +199,7 @@ impl Loaded {
     }
 
     /// The same, if nothing is wrong with the file and the environment.
-    pub(super) fn without_mistakes(self) -> Result<Self, ConfigError> {
+    fn without_mistakes(self) -> Result<Self, ConfigError> {
         if self.mistakes.is_empty() { Ok(self) } else { Err(ConfigError(self.mistakes)) }
     }
 
@@ -228,16 +227,68 @@ impl Loaded {
     }
 }
 
-/// The text of a file in TOML.
-pub(super) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ConfigError> {
-    str::from_utf8(bytes).map_err(|error| {
-        let line = line_at(&String::from_utf8_lossy(bytes), error.valid_up_to());
-        let sentence = "this line is not valid UTF-8; save the file as UTF-8, as TOML requires";
-        ConfigError::of(Mistake::new(line, sentence).in_file(path))
-    })
+/// The variable of a key.
+fn variable_of(key: &str) -> String {
+    format!("{VARIABLE_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }
 
-/// The variable of a key.
-pub(super) fn variable_of(key: &str) -> String {
-    format!("{VARIABLE_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
+impl Config {
+    /// The keys whose values differ in `new`.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let of_key = |key: &&Key| !key.name().starts_with("semaphore.declare");
+        let mut changes: Vec<_> = Key::all()
+            .iter()
+            .filter(of_key)
+            .map(|key| Change {
+                key: key.name().to_owned(),
+                from: shown(key.value_in(self)),
+                to: shown(key.value_in(new)),
+                takes_effect: key.changes_while_running(),
+            })
+            .collect();
+        let [old, new] = [self, new].map(|config| {
+            let declared = config.semaphore.declare.iter().map(|of| (of.name.as_str(), of));
+            declared.collect::<BTreeMap<_, _>>()
+        });
+        let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+        changes.extend(names.into_iter().map(|name| Change {
+            key: declaration_key(name),
+            from: described(old.get(name).copied()),
+            to: described(new.get(name).copied()),
+            takes_effect: true,
+        }));
+        changes.retain(|change| change.from != change.to);
+        changes
+    }
+}
+
+/// What a [`Change`] of a declared semaphore has as its key.
+pub(crate) fn declaration_key(name: &str) -> String {
+    format!("semaphore.declare \"{}\"", name.escape_default())
+}
+
+/// A key whose value differs between two configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key. For a declared semaphore, `semaphore.declare` with its name.
+    pub key: String,
+    /// The value before.
+    pub from: String,
+    /// The value after.
+    pub to: String,
+    /// Whether a running server applies it; else it needs a restart.
+    pub takes_effect: bool,
+}
+
+fn shown(value: String) -> String {
+    if value.is_empty() { "not set".to_owned() } else { value }
+}
+
+fn described(declared: Option<&DeclareConfig>) -> String {
+    match declared {
+        None => "not declared".to_owned(),
+        Some(DeclareConfig { name: _, capacity, slots, label }) => {
+            format!("capacity {capacity}, slots {slots}, label \"{}\"", label.escape_default())
+        }
+    }
 }

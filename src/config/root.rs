@@ -1,20 +1,15 @@
-//! The whole configuration, with its defaults.
+//! The whole configuration and its sections, with their defaults.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use super::access::AccessConfig;
-use super::cluster::ClusterConfig;
-use super::http::HttpConfig;
-use super::network::Network;
-use super::tls::TlsConfig;
-use super::words::words;
-use super::workers::WorkerCount;
-use signalbox_model::{Declaration, Milliseconds};
+use clap::ValueEnum;
 
-/// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
-pub(super) const SLOTS_MAX: u32 = 65_536;
+use super::rules::{AccessConfig, Network};
+use signalbox_model::{Declaration, Milliseconds};
 
 /// The whole configuration. The default is that without a file, and of an empty file in TOML: both extensions, on loopback only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +77,7 @@ pub struct Log {
 }
 
 /// The least importance of logged messages, by yrmcds' names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Threshold {
     /// Failures that keep the server from working.
     Error,
@@ -318,9 +313,186 @@ impl Default for SysvConfig {
     }
 }
 
-words!(Threshold, UnknownThreshold: Error "error", Warning "warning", Info "info", Debug "debug");
+/// TLS on the service ports. Without a certificate, there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The certificate of the server, and those between it and its authority, in PEM.
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    pub key: Option<PathBuf>,
+    /// The certificates of the authorities that sign those of clients, in PEM; `None`: clients are asked for none.
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients over TLS need a certificate.
+    pub client_cert: ClientCert,
+    /// Which clients may connect without TLS.
+    pub plain: PlainRule,
+}
 
-/// The text is not the name of a threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be error, warning, info or debug")]
-pub struct UnknownThreshold;
+/// Whether clients over TLS need a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ClientCert {
+    /// A client that shows one is verified, and one without is served too.
+    #[default]
+    Optional,
+    /// A client without one is refused.
+    Required,
+}
+
+/// Which clients may connect without TLS, where TLS is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PlainRule {
+    /// All of them.
+    #[default]
+    Allow,
+    /// Those on the server's machine.
+    Loopback,
+    /// None.
+    Refuse,
+}
+
+/// The HTTP listener: metrics, health and the JSON API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Whether there is one.
+    pub enable: bool,
+    /// Addresses to listen on, without duplicates. An empty list means every address of the machine.
+    pub bind: Vec<IpAddr>,
+    /// The TCP port, from 1.
+    pub port: u16,
+    /// What requests may name as their host, besides loopback and the addresses of the machine; in lower case, without
+    /// duplicates.
+    pub hosts: Vec<String>,
+    /// Names that begin with one of these have metrics of their own, as declared semaphores have.
+    pub names: Vec<String>,
+    /// The most names that have metrics of their own.
+    pub names_max: u32,
+    /// The most connections at a time that requests for leases come by, each of which may wait.
+    pub lease_connections_max: u32,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            enable: false,
+            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            port: 11217,
+            hosts: Vec::new(),
+            names: Vec::new(),
+            names_max: 1000,
+            lease_connections_max: 10_000,
+        }
+    }
+}
+
+/// How this node takes part in a cluster. Without members of etcd, it is a server of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// The name of the cluster, which is a part of its keys in etcd.
+    pub name: String,
+    /// The name of this node, unique in the cluster; `None` means the name of the machine.
+    pub node: Option<String>,
+    /// The URLs of the members of etcd, without duplicates.
+    pub etcd: Vec<String>,
+    /// The certificates of the authorities that have signed those of etcd's members, in PEM. Members with `https` need it.
+    pub etcd_ca: Option<PathBuf>,
+    /// The certificate with which this node connects to etcd, in PEM.
+    pub etcd_cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    pub etcd_key: Option<PathBuf>,
+    /// The user as whom this node connects to etcd.
+    pub etcd_user: Option<String>,
+    /// The file whose first line is the password of that user.
+    pub etcd_password_file: Option<PathBuf>,
+    /// Seconds for which a leader serves after its last successful renewal. It is the same on all nodes.
+    pub renew_deadline_s: u32,
+    /// Where this node accepts connections that other nodes relay when it leads; `None`: it relays none, and none are
+    /// relayed to it.
+    pub bind: Option<SocketAddr>,
+    /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. Empty: its addresses in
+    /// `bind_ip`.
+    pub advertise: Vec<String>,
+    /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
+    /// without TLS are relayed over TLS.
+    pub relay_ca: Option<PathBuf>,
+    /// Whether this node may lead.
+    pub is_eligible: bool,
+    /// Seconds for which a client waits for a leader.
+    pub hold_s: u32,
+}
+
+impl ClusterConfig {
+    /// Whether the node takes part in a cluster.
+    pub fn is_enabled(&self) -> bool {
+        !self.etcd.is_empty()
+    }
+
+    /// Whether the node relays clients to the leader while it does not lead.
+    pub fn relays(&self) -> bool {
+        self.is_enabled() && (self.bind.is_some() || !self.is_eligible)
+    }
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            name: "main".to_owned(),
+            node: None,
+            etcd: Vec::new(),
+            etcd_ca: None,
+            etcd_cert: None,
+            etcd_key: None,
+            etcd_user: None,
+            etcd_password_file: None,
+            renew_deadline_s: 3,
+            bind: None,
+            advertise: Vec::new(),
+            relay_ca: None,
+            is_eligible: true,
+            hold_s: 5,
+        }
+    }
+}
+
+/// How many threads serve connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerCount {
+    /// Half of the cores, at least 1 and at most 4: clients on the same machine need cores too, and one thread answers
+    /// some hundred thousand requests a second.
+    #[default]
+    HalfOfTheCores,
+    /// The same, but no more than this: `workers` of a yrmcds.conf, which is 10 in the stock file because yrmcds' workers
+    /// wait for their clients.
+    AtMost(NonZeroUsize),
+    /// This number.
+    Exactly(NonZeroUsize),
+}
+
+impl WorkerCount {
+    /// The number of threads on a machine with so many cores.
+    pub fn threads(self, cores: usize) -> NonZeroUsize {
+        let half = NonZeroUsize::new((cores / 2).clamp(1, 4)).expect("it is at least 1");
+        match self {
+            Self::HalfOfTheCores => half,
+            Self::AtMost(most) => half.min(most),
+            Self::Exactly(count) => count,
+        }
+    }
+
+    /// What the same number in a yrmcds.conf means.
+    pub(super) fn of_yrmcds(self) -> Self {
+        match self {
+            Self::Exactly(count) => Self::AtMost(count),
+            other => other,
+        }
+    }
+}
+
+/// The value of the key; nothing if it is not set.
+impl fmt::Display for WorkerCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HalfOfTheCores => Ok(()),
+            Self::AtMost(count) | Self::Exactly(count) => count.fmt(f),
+        }
+    }
+}

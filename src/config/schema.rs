@@ -8,14 +8,11 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use super::access::{CertificateRule, NetworkRule};
-use super::cluster::{is_member, is_name};
-use super::http::is_host;
-use super::network::Network;
-use super::root::{Config, DeclareConfig, Threshold};
+use clap::ValueEnum;
+
+use super::root::{ClientCert, Config, DeclareConfig, PlainRule, Threshold, WorkerCount};
+use super::rules::{CertificateRule, Network, NetworkRule};
 use super::setting::Value;
-use super::tls::{ClientCert, PlainRule};
-use super::workers::WorkerCount;
 use signalbox_access::Rights;
 use signalbox_model::span;
 
@@ -486,9 +483,10 @@ fields! {
         let count = usize::try_from(kind.number(value)?).ok()?;
         NonZeroUsize::new(count).map(WorkerCount::Exactly)
     }, ToString::to_string;
-    String Threshold ClientCert PlainRule: |value, kind| {
-        kind.parse(as_text(value)?, |text| text.parse().ok())
-    }, ToString::to_string;
+    String: |value, kind| kind.parse(as_text(value)?, |text| Some(text.to_owned())), ToString::to_string;
+    Threshold ClientCert PlainRule: |value, kind| {
+        kind.parse(as_text(value)?, |text| ValueEnum::from_str(text, false).ok())
+    }, |own| in_a_row(own.to_possible_value().map(|word| word.get_name().to_owned()));
     // They need not be set. An empty text that is allowed stands for none, as in yrmcds.
     Option<String> Option<IpAddr> Option<SocketAddr> Option<Rights>: |value, kind| {
         kind.parse(as_text(value)?, |text| (!text.is_empty()).then(|| text.parse()).transpose().ok())
@@ -567,106 +565,36 @@ fn is_account(name: &str) -> bool {
     !name.contains(is_odd)
 }
 
+/// Whether a text can be the name of a cluster or a node, which are parts of keys in etcd.
+fn is_name(text: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=64).contains(&text.len()) && text.chars().all(is_allowed)
+}
+
+/// Whether a text is the URL of a member of etcd: a scheme, a host and a port.
+fn is_member(text: &str) -> bool {
+    let rest = ["http://", "https://"].into_iter().find_map(|scheme| text.strip_prefix(scheme));
+    let Some((host, port)) = rest.and_then(|rest| rest.rsplit_once(':')) else { return false };
+    let is_host = !host.is_empty()
+        && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')))
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']'));
+    is_host && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+/// Whether a request can name this as its host: a name of the domain name system, in lower case, without a port.
+fn is_host(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'))
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
 fn is_socket(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
 }
 
 fn in_a_row<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_range_fits_its_field() {
-        for key in Key::all() {
-            let (Kind::Number { least, most } | Kind::Time { least_s: least, most_s: most }) = key.kind
-            else {
-                continue;
-            };
-            for number in [least, most] {
-                let mut config = with_a_declaration();
-                key.set(&Value::Number(number.into()), &mut config).unwrap();
-                assert_eq!(key.value_in(&config), number.to_string(), "{}", key.name());
-            }
-            for number in [i128::from(least) - 1, i128::from(most) + 1] {
-                assert!(
-                    key.set(&Value::Number(number), &mut with_a_declaration()).is_err(),
-                    "{}",
-                    key.name()
-                );
-            }
-        }
-    }
-
-    fn with_a_declaration() -> Config {
-        let mut config = Config::default();
-        config.semaphore.declare.push(DeclareConfig::default());
-        config
-    }
-
-    #[test]
-    fn suffixes_are_powers_of_1024() {
-        for (word, number) in [
-            ("0", Some(0)),
-            ("2k", Some(2048)),
-            ("2K", Some(2048)),
-            ("3M", Some(3 << 20)),
-            ("1g", Some(1 << 30)),
-            ("K", None),
-            ("1KK", None),
-            ("1.5K", None),
-            ("-1", None),
-            ("", None),
-            ("1 K", None),
-            ("18446744073709551615G", None),
-        ] {
-            assert_eq!(number_with_suffix(word), number, "{word:?}");
-        }
-    }
-
-    #[test]
-    fn a_time_is_a_number_of_seconds_or_has_a_unit() {
-        let time = time(0, 86_400);
-        let word = |word: &str| time.number(&Value::Word(word.to_owned()));
-        let text = |text: &str| time.number(&Value::Text(text.to_owned()));
-        for (written, seconds) in
-            [("30", 30), ("30s", 30), ("1.5h", 5400), ("2000ms", 2), ("0s", 0), ("24h", 86_400)]
-        {
-            assert_eq!([word(written), text(written)], [Some(seconds); 2], "{written}");
-        }
-        for wrong in ["500ms", "1.5", "25h", "1d", "5 m", "10K", "2M", "", "-1"] {
-            assert_eq!([word(wrong), text(wrong)], [None; 2], "{wrong}");
-        }
-        assert_eq!(number(0, 9).number(&Value::Text("5".to_owned())), None, "other numbers have no quotes");
-    }
-
-    #[test]
-    fn keys_are_numbers_and_ranges() {
-        let read = |text: &str| {
-            let mut keys: Vec<RangeInclusive<u32>> = Vec::new();
-            keys.read(&Value::Text(text.to_owned()), &SET_KEYS).map(|()| keys)
-        };
-        assert_eq!(read(" 0x10-0x1f\t42 0-4294967295"), Some(vec![0x10..=0x1f, 42..=42, 0..=u32::MAX]));
-        assert_eq!(read(""), Some(vec![]));
-        for wrong in ["0x1f-0x10", "1-", "-1", "x", "4294967296", "1-2-3"] {
-            assert_eq!(read(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn addresses_come_as_a_list_or_in_a_row() {
-        let read = |value: Value| {
-            let mut addresses: Vec<IpAddr> = Vec::new();
-            addresses.read(&value, &ADDRESSES).map(|()| addresses)
-        };
-        let expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
-        let list = Value::List(vec![Value::Text("127.0.0.1".to_owned()), Value::Text("::1".to_owned())]);
-        assert_eq!(read(Value::Text(" 127.0.0.1\t::1 127.0.0.1".to_owned())), Some(expected.clone()));
-        assert_eq!(read(list), Some(expected));
-        assert_eq!(read(Value::Word(String::new())), Some(vec![]));
-        assert_eq!(read(Value::Word("localhost".to_owned())), None);
-    }
 }

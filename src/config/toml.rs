@@ -14,10 +14,11 @@ use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
 use super::apply::excerpt;
 use super::error::Mistake;
-use super::setting::{Read, Setting, Value, line_at};
+use super::setting::{Read, Setting, Value};
 
 /// The settings of `text` and its mistakes, one for each line.
 pub(super) fn read(text: &str) -> Read<'_> {
+    let source = Source::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
     let span = |error: &toml::de::Error| error.span().unwrap_or(text.len()..text.len());
     let mut errors: Vec<_> = errors.iter().map(|error| (span(error), error.message())).collect();
@@ -27,7 +28,7 @@ pub(super) fn read(text: &str) -> Read<'_> {
     // The line where the parser lost the structure of the file. Errors in later lines may be consequences.
     let mut lost_at = None;
     for (span, message) in errors {
-        let line = line_at(text, span.start);
+        let line = source.line_at(span.start);
         if mistakes.iter().any(|known| known.line == line) {
             continue;
         }
@@ -40,7 +41,7 @@ pub(super) fn read(text: &str) -> Read<'_> {
         }
     }
     let mut settings = Vec::new();
-    flatten(&Source::new(text), "", document.get_ref(), &mut settings);
+    flatten(&source, "", document.get_ref(), &mut settings);
     // The parser sorts by key, but the first mistake of the file is to be reported first. The sort is stable, so that keys
     // on one line still follow the table that they are in.
     settings.sort_by_key(|setting| setting.line);
@@ -116,7 +117,7 @@ impl<'a> Source<'a> {
         Self { text, lines: iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// The same as [`line_at`], but faster.
+    /// The line of the byte at this offset, counted from 1.
     fn line_at(&self, offset: usize) -> usize {
         self.lines.partition_point(|&line| line <= offset)
     }
@@ -163,124 +164,15 @@ fn read_value(value: &DeValue<'_>) -> Value {
     }
 }
 
+/// The text of a file in TOML; else the mistake in it.
+pub(super) fn utf8(bytes: &[u8]) -> Result<&str, Mistake> {
+    str::from_utf8(bytes).map_err(|error| {
+        let line = bytes[..error.valid_up_to()].split(|byte| *byte == b'\n').count();
+        Mistake::new(line, "this line is not valid UTF-8; save the file as UTF-8, as TOML requires")
+    })
+}
+
 fn read_number(number: &DeInteger<'_>) -> i128 {
     let too_long = if number.as_str().starts_with('-') { i128::MIN } else { i128::MAX };
     i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(too_long)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read_all(text: &str) -> Vec<(String, Value, usize)> {
-        let read = read(text);
-        assert!(read.mistakes.is_empty(), "{:?}", read.mistakes);
-        read.settings.into_iter().map(|s| (s.key, s.value, s.line)).collect()
-    }
-
-    #[test]
-    fn dotted_and_tabled_spellings_are_the_same_key() {
-        let expected = |line| vec![("counter.port".to_owned(), Value::Number(11215), line)];
-        assert_eq!(read_all("counter.port = 11_215"), expected(1));
-        assert_eq!(read_all("[counter]\nport = 11215 # the usual"), expected(2));
-        assert_eq!(read_all("counter = { port = 0x2bcf }"), expected(1));
-    }
-
-    #[test]
-    fn settings_come_in_the_order_of_the_file() {
-        let text =
-            "workers = 2\nbind_ip = [\n  \"::1\",\n]\n[log]\nthreshold = \"info\"\n[counter]\nenable = true";
-        let lines: Vec<_> = read_all(text).into_iter().map(|(key, _, line)| (key, line)).collect();
-        let expected = [("workers", 1), ("bind_ip", 2), ("log.threshold", 6), ("counter.enable", 8)];
-        assert_eq!(lines, expected.map(|(key, line)| (key.to_owned(), line)));
-    }
-
-    #[test]
-    fn a_table_of_an_array_comes_before_its_keys_and_after_those_of_the_one_before() {
-        let read = |text| {
-            let settings = read_all(text).into_iter().map(|(key, value, line)| match value {
-                Value::Entry => format!("{line}: {key}"),
-                value => format!("{line}: {key} = {value:?}"),
-            });
-            settings.collect::<Vec<_>>()
-        };
-        assert_eq!(
-            read("[[a.b]]\nz = 1\nc = 2\n[d]\ne = 3\n[[a.b]]\n[[a.b]] # none\nc = 4"),
-            [
-                "1: a.b",
-                "2: a.b.z = Number(1)",
-                "3: a.b.c = Number(2)",
-                "5: d.e = Number(3)",
-                "6: a.b",
-                "7: a.b",
-                "8: a.b.c = Number(4)"
-            ]
-        );
-        assert_eq!(
-            read("a.b = [{ z = 1 }, { c = 2,\nz = 3 }, {}]"),
-            [
-                "1: a.b",
-                "1: a.b.z = Number(1)",
-                "1: a.b",
-                "1: a.b.c = Number(2)",
-                "2: a.b.z = Number(3)",
-                "2: a.b"
-            ]
-        );
-        assert_eq!(read("a = [{ b = 1 }, 2]"), ["1: a = List([Other, Number(2)])"]);
-        assert_eq!(read("a = []"), ["1: a = List([])"]);
-    }
-
-    #[test]
-    fn a_number_of_any_length_is_read() {
-        let text = format!("a = {}\nb = -{}", "9".repeat(60), "9".repeat(60));
-        let values: Vec<_> = read_all(&text).into_iter().map(|(_, value, _)| value).collect();
-        assert_eq!(values, [Value::Number(i128::MAX), Value::Number(i128::MIN)]);
-    }
-
-    #[test]
-    fn a_text_without_quotes_and_a_key_that_is_set_twice_are_named() {
-        let quoted = |start: &str, setting: &str| format!("{start}: put quotes around the value: {setting}");
-        for (text, message) in [
-            ("[log]\nthreshold = info", quoted("threshold = info", r#"threshold = "info""#)),
-            ("bind_ip = 127.0.0.1", quoted("bind_ip = 127.0.0.1", r#"bind_ip = "127.0.0.1""#)),
-            ("bind_ip = ::1", quoted("bind_ip = ::1", r#"bind_ip = "::1""#)),
-            ("a = 127.0.0.1 ::1 # both", quoted("a = 127.0.0.1 ::1", r#"a = "127.0.0.1 ::1""#)),
-            ("a = 10.0.0.0/8\nworkers = 1", quoted("a = 10.0.0.0/8", r#"a = "10.0.0.0/8""#)),
-            ("a = [127.0.0.1, ::1]", "a = [127.0.0.1, ::1]: put quotes around each address".to_owned()),
-            ("[a]\nbind = 10.0.0.1:11218", quoted("bind = 10.0.0.1:11218", r#"bind = "10.0.0.1:11218""#)),
-            ("log.file = /x # there", quoted("log.file = /x", r#"log.file = "/x""#)),
-            ("[a]\nmax_wait = 24h # a day", quoted("max_wait = 24h", r#"max_wait = "24h""#)),
-            ("user = nobody\nworkers = 2", quoted("user = nobody", r#"user = "nobody""#)),
-            ("[counter]\nenable = yes", "enable = yes: did you mean true?".to_owned()),
-            ("[counter]\nenable = False # off", "enable = False: did you mean false?".to_owned()),
-            ("file = 'a'\nfile = 'b'", "the key file is set twice; keep one of them".to_owned()),
-            (
-                "[tls]\n[log]\n[tls] # again\ncert = 'a'",
-                "the section [tls] begins in line 1 already; write its keys there".to_owned(),
-            ),
-        ] {
-            let said: Vec<_> = read(text).mistakes.into_iter().map(|mistake| mistake.sentence).collect();
-            assert_eq!(said, [message]);
-        }
-        assert!(!read("workers = 1 2").mistakes[0].sentence.contains("quotes"));
-    }
-
-    #[test]
-    fn a_syntax_error_names_its_line() {
-        let read = read("workers = 2\nuser = a\n[counter\nport = x\n[log]\nthreshold = y");
-        let lines: Vec<_> = read.mistakes.iter().map(|mistake| mistake.line).collect();
-        assert_eq!(lines, [2, 3], "later errors may be consequences");
-        let keys: Vec<_> = read.settings.iter().map(|setting| setting.key.as_str()).collect();
-        assert_eq!(keys, ["workers"]);
-    }
-
-    #[test]
-    fn each_line_that_cannot_be_read_is_a_mistake_and_the_others_are_read() {
-        let read = read("user = a\nworkers = 2\n[log]\nthreshold = b\n[counter]\nport = 1");
-        let lines: Vec<_> = read.mistakes.iter().map(|mistake| mistake.line).collect();
-        assert_eq!(lines, [1, 4]);
-        let keys: Vec<_> = read.settings.iter().map(|setting| setting.key.as_str()).collect();
-        assert_eq!(keys, ["workers", "counter.port"]);
-    }
 }

@@ -1,9 +1,7 @@
 //! Checks a configuration as a whole: settings that contradict each other. The ranges of each key are in `schema`.
 
-use super::cluster::ClusterConfig;
 use super::error::Contradiction;
-use super::http::HttpConfig;
-use super::root::{Config, PortConfig, SessionConfig};
+use super::root::{ClientCert, ClusterConfig, Config, HttpConfig, PortConfig, SessionConfig, TlsConfig};
 
 impl Config {
     /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
@@ -61,6 +59,30 @@ impl HttpConfig {
             self.port
         );
         Some(Contradiction::of(["http.port", key], sentence))
+    }
+}
+
+impl TlsConfig {
+    /// Checks the section as a whole.
+    fn contradiction(&self) -> Option<Contradiction> {
+        let default = Self::default();
+        if self.cert.is_none() {
+            let set = [
+                ("tls.key", self.key.is_some()),
+                ("tls.client_ca", self.client_ca.is_some()),
+                ("tls.client_cert", self.client_cert != default.client_cert),
+                ("tls.plain", self.plain != default.plain),
+            ];
+            let (key, _) = set.into_iter().find(|(_, is_set)| *is_set)?;
+            return Some(Contradiction::without(key, "tls.cert"));
+        }
+        if self.key.is_none() {
+            return Some(Contradiction::without("tls.cert", "tls.key"));
+        }
+        if self.client_cert == ClientCert::Required && self.client_ca.is_none() {
+            return Some(Contradiction::without("tls.client_cert", "tls.client_ca"));
+        }
+        None
     }
 }
 
@@ -160,87 +182,5 @@ impl SessionConfig {
             Contradiction::of([lower.0, upper.0], sentence)
         };
         wrong.map(contradiction).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::super::root::DeclareConfig;
-    use super::*;
-
-    /// The cluster alone.
-    fn validated(config: &Config) -> Result<(), Contradiction> {
-        config.cluster.contradictions(config).into_iter().next().map_or(Ok(()), Err)
-    }
-
-    #[test]
-    fn the_port_must_be_free() {
-        let mut config = Config::default();
-        config.http.enable = true;
-        assert!(config.validate().is_ok());
-        config.http.port = 11216;
-        let refused = config.validate().unwrap_err().to_string();
-        assert!(refused.starts_with("http.port and semaphore.port are both 11216"), "{refused}");
-        config.http.enable = false;
-        assert!(config.validate().is_ok());
-    }
-
-    #[test]
-    fn members_with_https_need_their_authority() {
-        let checked = |member: &str, etcd_ca: Option<&str>| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned(), member.to_owned()];
-            config.cluster.etcd_ca = etcd_ca.map(PathBuf::from);
-            validated(&config)
-        };
-        let refused = checked("https://10.0.0.2:2379", None);
-        assert_eq!(refused.unwrap_err().keys, ["cluster.etcd", "cluster.etcd_ca"]);
-        assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
-        assert!(checked("http://10.0.0.2:2379", None).is_ok());
-    }
-
-    #[test]
-    fn relays_need_an_address_that_other_nodes_reach() {
-        let checked = |bind: Option<&str>, relay_ca: Option<&str>, cert: Option<&str>| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-            config.cluster.bind = bind.map(|bind| bind.parse().unwrap());
-            config.cluster.relay_ca = relay_ca.map(PathBuf::from);
-            config.tls.cert = cert.map(PathBuf::from);
-            validated(&config).map(|()| config.cluster.relays())
-        };
-        assert!(matches!(checked(None, None, None), Ok(false)));
-        assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
-        let unspecified = checked(Some("0.0.0.0:11218"), None, None);
-        assert_eq!(unspecified.unwrap_err().keys, ["cluster.bind", "cluster.etcd"]);
-        let alone = checked(None, Some("/ca.pem"), None);
-        assert_eq!(alone.unwrap_err().keys, ["cluster.relay_ca", "cluster.bind"]);
-        let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
-        assert_eq!(without_tls.unwrap_err().keys, ["cluster.relay_ca", "tls.cert"]);
-        assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
-        let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
-        config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-        config.cluster.bind = Some("10.0.0.1:11218".parse().unwrap());
-        assert!(matches!(validated(&config), Ok(())));
-        config.cluster.relay_ca = Some("/ca.pem".into());
-        config.tls.cert = Some("/cert.pem".into());
-        let refused = validated(&config);
-        assert_eq!(refused.unwrap_err().keys, ["cluster.relay_ca", "proxies"]);
-    }
-
-    #[test]
-    fn a_node_keeps_nothing_on_its_disk() {
-        let with = |change: fn(&mut Config)| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-            change(&mut config);
-            validated(&config)
-        };
-        let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
-        assert_eq!(disk.unwrap_err().keys, ["cluster.etcd", "data_dir"]);
-        let declared = with(|config| config.semaphore.declare = vec![DeclareConfig::default()]);
-        assert_eq!(declared.unwrap_err().keys, ["cluster.etcd", "semaphore.declare"]);
     }
 }

@@ -52,7 +52,7 @@ const USAGE: &[Wrong] = &[
     ("await-idle job --wait -1", "expected max, 0, a number of"),
     ("await-idle job --counter --slot 1", "cannot be used with"),
     ("serve --bind localhost", "expected an IP address"),
-    ("serve --log-level loud", "must be error, warning, info or"),
+    ("serve --log-level loud", "error, warning, info, debug"),
     ("bench --pid 99999999", "cannot read what process 99999999 has used"),
     ("bench --resources 2 --max 1", "--resources 2 is more than --max 1"),
     ("bench --mix put", "expected operations"),

@@ -7,10 +7,13 @@ mod crash;
 mod data;
 mod descriptors;
 mod history;
+mod keys;
+mod languages;
 mod lifecycle;
 mod memory;
 mod proxies;
 mod queue_order;
+mod rules;
 mod shares;
 mod signals;
 #[path = "../support/mod.rs"]

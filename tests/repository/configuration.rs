@@ -216,7 +216,7 @@ proptest! {
         for ending in ["toml", "conf", "other"] {
             let path = directory.path().join(format!("file.{ending}"));
             fs::write(&path, &bytes).unwrap();
-            if let Err(error) = Config::load(&path) {
+            if let Err(error) = Loaded::read(Some(&path), []).and_then(|loaded| loaded.validate()) {
                 prop_assert!(error.to_string().starts_with(&path.display().to_string()), "{}", error);
             }
         }

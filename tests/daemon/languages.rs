@@ -1,12 +1,24 @@
-//! What both languages mean, and which mistakes are refused or logged, by the messages.
+//! What both languages of a configuration file mean, and which mistakes are refused or logged, by the messages.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use super::*;
+use signalbox::config::*;
 
 fn parse(text: &str, language: Language) -> Result<Loaded, String> {
     Config::parse(text, Path::new("/etc/x"), language).map_err(|error| error.mistakes()[0].clone())
+}
+
+/// All mistakes of a file in TOML.
+fn mistakes(text: &str) -> Vec<String> {
+    match Config::parse(text, Path::new("/etc/x"), Language::Toml) {
+        Ok(_) => Vec::new(),
+        Err(error) => error.mistakes().to_vec(),
+    }
+}
+
+fn value(config: &Config, name: &str) -> String {
+    Key::all().iter().find(|key| key.name() == name).unwrap().value_in(config)
 }
 
 /// The first mistake is reported with the file and this start, which has its line.
@@ -54,15 +66,16 @@ fn the_number_of_workers_is_a_limit_in_a_yrmcds_conf_alone() {
 fn toml_has_the_defaults_of_no_file_and_yrmcds_conf_those_of_yrmcds() {
     let shown = |config: &Config| {
         ["bind_ip", "counter.enable", "counter.port", "semaphore.enable", "semaphore.port"]
-            .map(|key| Key::find(key).unwrap().value_in(config))
+            .map(|key| value(config, key))
     };
     let config = parse("", Language::Toml).unwrap().config;
-    assert_eq!(config, read(&[]).unwrap().config);
+    assert_eq!(config, read(&[]).config);
     assert_eq!(shown(&config), ["127.0.0.1", "true", "11215", "true", "11216"]);
     config.validate().unwrap();
     let config = parse("", Language::Yrmcds).unwrap().config;
     assert_eq!(shown(&config), ["", "false", "11215", "false", "11215"]);
-    assert_eq!(config.validate().unwrap_err().keys, ["counter.enable", "semaphore.enable"]);
+    let said = config.validate().unwrap_err().to_string();
+    assert!(said.starts_with("counter.enable and semaphore.enable are both false"), "{said}");
 }
 
 #[test]
@@ -143,7 +156,7 @@ fn declarations_are_read_in_the_order_of_the_file() {
         assert_eq!(loaded.config.semaphore.declare, expected);
         assert_eq!(loaded.config.session.max_ttl_s, 60);
         assert_eq!(loaded.notices, []);
-        let shown = |name| Key::find(name).unwrap().value_in(&loaded.config);
+        let shown = |name| value(&loaded.config, name);
         assert_eq!(shown("semaphore.declare"), "web dépôt 1 all");
         assert_eq!(shown("semaphore.declare.capacity"), "0 65536 4294967295");
     }
@@ -271,9 +284,14 @@ fn the_virtual_address_is_bound_beside_others_only() {
     assert_eq!(floating("bind_ip = ::1"), Some("127.0.0.1".parse().unwrap()));
 }
 
-fn read(variables: &[(&str, &str)]) -> Result<Loaded, String> {
+fn read(variables: &[(&str, &str)]) -> Loaded {
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-    Loaded::read(None, variables).and_then(Loaded::without_mistakes).map_err(|error| error.to_string())
+    Loaded::read(None, variables).unwrap()
+}
+
+/// The first mistake of these variables.
+fn mistake_in(variables: &[(&str, &str)]) -> String {
+    read(variables).validate().unwrap_err().mistakes()[0].clone()
 }
 
 /// Of each key, the variable has the name that the documents state, and the key that the reader finds.
@@ -281,7 +299,7 @@ fn read(variables: &[(&str, &str)]) -> Result<Loaded, String> {
 fn every_key_has_a_variable() {
     for key in Key::all().iter().map(Key::name).filter(|key| !key.starts_with("semaphore.declare")) {
         let variable = format!("SIGNALBOX_CONFIG_{}", key.to_uppercase().replace('.', "__"));
-        let error = read(&[(&variable, "\u{1}")]).unwrap_err();
+        let error = mistake_in(&[(&variable, "\u{1}")]);
         assert!(error.starts_with(&format!("{variable} = \u{1}: must be ")), "{error}");
     }
     let config = read(&[
@@ -290,7 +308,8 @@ fn every_key_has_a_variable() {
         ("SIGNALBOX_CONFIG_SEMAPHORE__ENABLE", "false"),
         ("SIGNALBOX_SERVER", "elsewhere:1"),
     ]);
-    let config = config.unwrap().config;
+    config.validate().unwrap();
+    let config = config.config;
     assert_eq!((config.counter.port.max_connections, config.bind.len()), (2048, 2));
     assert!(!config.semaphore.port.enable);
 }
@@ -322,10 +341,10 @@ fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
         ("SIGNALBOX_CONFIG_FROBNICATE", "remove it from the environment"),
         ("SIGNALBOX_CONFIG_", "remove it from the environment"),
     ] {
-        let error = read(&[(variable, "1")]).unwrap_err();
+        let error = mistake_in(&[(variable, "1")]);
         assert_eq!(error, format!("{variable}: this environment variable is of no key of signalbox; {end}"));
     }
-    let error = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]).unwrap_err();
+    let error = mistake_in(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]);
     assert!(error.ends_with("only a file in TOML can have"), "{error}");
 }
 
@@ -392,7 +411,7 @@ fn a_contradiction_names_the_place_that_was_set_last() {
     assert!(said(&loaded).starts_with("/etc/x: counter.enable and semaphore.enable are both false; "));
     let loaded = parse("session.min_ttl = 60", Language::Toml).unwrap();
     assert!(said(&loaded).starts_with("/etc/x:1: session.min_ttl is 60 and session.default_ttl is 30; "));
-    let loaded = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__PORT", "11215")]).unwrap();
+    let loaded = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__PORT", "11215")]);
     assert!(
         said(&loaded)
             .starts_with("SIGNALBOX_CONFIG_SEMAPHORE__PORT: counter.port and semaphore.port are both")
@@ -405,13 +424,155 @@ fn a_file_of_neither_language_is_refused() {
     let semaphores = |name: &str| {
         let path = directory.path().join(name);
         std::fs::write(&path, "counter.enable = true\n").unwrap();
-        Config::load(&path).map(|loaded| loaded.config.semaphore.port.enable).ok()
+        Loaded::read(Some(&path), []).map(|loaded| loaded.config.semaphore.port.enable).ok()
     };
     assert_eq!(["config", "config.toml", "config.conf"].map(semaphores), [None, Some(true), Some(false)]);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let message = Config::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
+    let message = Loaded::read(Some(Path::new("/nonexistent/x.toml")), []).unwrap_err().to_string();
     assert!(message.starts_with("/nonexistent/x.toml: the file cannot be read: No such file"));
+}
+
+fn language_of(path: &str, text: &str) -> Option<Language> {
+    Language::of(Path::new(path), text)
+}
+
+#[test]
+fn the_ending_says_it() {
+    assert_eq!(language_of("/etc/signalbox.toml", "user = yrmcds"), Some(Language::Toml));
+    assert_eq!(language_of("/etc/yrmcds.conf", "[counter]"), Some(Language::Yrmcds));
+}
+
+#[test]
+fn without_an_ending_the_first_telling_line_says_it() {
+    let same = "# [no]\n\ncounter.enable = true\ncounter.port = 11215\nlog.file = \"/a\"\n";
+    for line in
+        ["[counter]", "bind_ip = [", "a = { b = 1 }", "a = 'b'", "a = 1 # one", "a = 1_000", "a = \"b\" # c"]
+    {
+        let text = format!("{same}{line}\nuser = x");
+        assert_eq!(language_of("config", &text), Some(Language::Toml), "{line}");
+    }
+    for line in ["user = yrmcds", "bind_ip = 127.0.0.1", "bind_ip = ::1 ::2", "memory_limit = 10M", "user ="]
+    {
+        let text = format!("{same}{line}\n[x]");
+        assert_eq!(language_of("config", &text), Some(Language::Yrmcds), "{line}");
+    }
+    for text in [same, "", "no setting"] {
+        assert_eq!(language_of("config", text), None, "{text}");
+    }
+}
+
+#[test]
+fn dotted_and_tabled_spellings_are_the_same_key() {
+    for text in
+        ["counter.port = 11_999", "[counter]\nport = 11999 # the usual", "counter = { port = 0x2edf }"]
+    {
+        let config = parse(text, Language::Toml).unwrap().config;
+        assert_eq!(config.counter.port.port, 11_999, "{text}");
+    }
+}
+
+#[test]
+fn a_number_of_any_length_is_refused_by_its_range() {
+    for sign in ["", "-"] {
+        let text = format!("workers = {sign}{}", "9".repeat(60));
+        refused(&text, Language::Toml, "1: workers = ");
+    }
+}
+
+#[test]
+fn a_text_without_quotes_and_a_key_that_is_set_twice_are_named() {
+    let quoted = |start: &str, setting: &str| format!("{start}: put quotes around the value: {setting}");
+    for (text, message) in [
+        ("[log]\nthreshold = info", quoted("threshold = info", r#"threshold = "info""#)),
+        ("bind_ip = 127.0.0.1", quoted("bind_ip = 127.0.0.1", r#"bind_ip = "127.0.0.1""#)),
+        ("bind_ip = ::1", quoted("bind_ip = ::1", r#"bind_ip = "::1""#)),
+        ("a = 127.0.0.1 ::1 # both", quoted("a = 127.0.0.1 ::1", r#"a = "127.0.0.1 ::1""#)),
+        ("a = 10.0.0.0/8\nworkers = 1", quoted("a = 10.0.0.0/8", r#"a = "10.0.0.0/8""#)),
+        ("a = [127.0.0.1, ::1]", "a = [127.0.0.1, ::1]: put quotes around each address".to_owned()),
+        ("[a]\nbind = 10.0.0.1:11218", quoted("bind = 10.0.0.1:11218", r#"bind = "10.0.0.1:11218""#)),
+        ("log.file = /x # there", quoted("log.file = /x", r#"log.file = "/x""#)),
+        ("[a]\nmax_wait = 24h # a day", quoted("max_wait = 24h", r#"max_wait = "24h""#)),
+        ("user = nobody\nworkers = 2", quoted("user = nobody", r#"user = "nobody""#)),
+        ("[counter]\nenable = yes", "enable = yes: did you mean true?".to_owned()),
+        ("[counter]\nenable = False # off", "enable = False: did you mean false?".to_owned()),
+        ("file = 'a'\nfile = 'b'", "the key file is set twice; keep one of them".to_owned()),
+        (
+            "[tls]\n[log]\n[tls] # again\ncert = 'a'",
+            "the section [tls] begins in line 1 already; write its keys there".to_owned(),
+        ),
+    ] {
+        let said = mistakes(text);
+        assert!(said.iter().any(|said| said.ends_with(&format!(": {message}"))), "{said:?}");
+    }
+    assert!(!mistakes("workers = 1 2")[0].contains("quotes"));
+}
+
+#[test]
+fn each_line_that_cannot_be_read_is_a_mistake_until_the_structure_is_lost() {
+    let lines = |text: &str| {
+        let line = |mistake: &String| mistake.split(':').nth(1).unwrap().parse::<usize>().unwrap();
+        mistakes(text).iter().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(lines("user = a\nworkers = 0\n[log]\nthreshold = b\n[counter]\nport = 0"), [1, 2, 4, 6]);
+    let lost = "workers = 2\nuser = a\n[counter\nport = x\n[log]\nthreshold = y";
+    assert_eq!(lines(lost), [2, 3], "later errors may be consequences");
+}
+
+/// The only value of a file in the language of yrmcds.conf.
+fn of_yrmcds(text: &str, key: &str) -> String {
+    value(&parse(text, Language::Yrmcds).unwrap().config, key)
+}
+
+#[test]
+fn space_comments_and_quotes_of_a_yrmcds_conf_are_dropped() {
+    let text = "# a comment\n\n   # another = one\n\t counter.port\t=  \"11299\" \r\n";
+    assert_eq!(of_yrmcds(text, "counter.port"), "11299");
+    assert_eq!(of_yrmcds("log.file=/a=b", "log.file"), "/a=b", "the key ends at the first equals sign");
+    for (text, start) in [
+        ("user = \"", "1: user = \": must be"),
+        ("user = \"a", "1: user = \"a: must be"),
+        ("workers = 1\ncounter.enable", "2: "),
+        ("= 5", "1: "),
+        ("\n\nuser = \u{fffd}", "3: "),
+    ] {
+        refused(text, Language::Yrmcds, start);
+    }
+}
+
+#[test]
+fn suffixes_are_powers_of_1024() {
+    for (word, number) in [("0", 0_u64), ("2k", 2048), ("2K", 2048), ("3M", 3 << 20), ("1g", 1 << 30)] {
+        assert_eq!(
+            of_yrmcds(&format!("counter.max_names = {word}"), "counter.max_names"),
+            number.to_string()
+        );
+    }
+    for word in ["K", "1KK", "1.5K", "-1", "", "1 K", "18446744073709551615G"] {
+        refused(&format!("counter.max_names = {word}"), Language::Yrmcds, "1: counter.max_names = ");
+    }
+}
+
+#[test]
+fn a_time_is_a_number_of_seconds_or_has_a_unit() {
+    let read = |time: &str| {
+        let of_toml = parse(&format!("session.reconnect_window = '{time}'"), Language::Toml);
+        let of_lines = parse(&format!("session.reconnect_window = {time}"), Language::Yrmcds);
+        [of_toml, of_lines].map(|loaded| loaded.map(|loaded| loaded.config.session.reconnect_window_s).ok())
+    };
+    for (written, seconds) in
+        [("30", 30), ("30s", 30), ("1.5h", 5400), ("2000ms", 2), ("0s", 0), ("24h", 86_400)]
+    {
+        assert_eq!(read(written), [Some(seconds); 2], "{written}");
+    }
+    for wrong in ["500ms", "1.5", "2000h", "1d", "5 m", "10K", "2M", "", "-1"] {
+        assert_eq!(read(wrong), [None; 2], "{wrong}");
+    }
+    refused(
+        "workers = '5'",
+        Language::Toml,
+        "1: workers = '5': must be a whole number from 1 to 1024, without",
+    );
 }

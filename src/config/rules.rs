@@ -1,0 +1,259 @@
+//! Clients as an administrator names them, by their addresses, tokens and certificates; and the section `[access]`: what they may
+//! do.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use signalbox_access::{CertificateName, Rights};
+use signalbox_model::{AddressRange, Revocation};
+
+/// An address or a network: all addresses that begin with the same bits.
+///
+/// IPv4 addresses that are mapped to IPv6 are the IPv4 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Without bits after the prefix, and an IPv4 address in its own form.
+    address: IpAddr,
+    /// How many bits all addresses have in common: at most those of an address.
+    prefix: u8,
+}
+
+/// The bits in front of an IPv4 address that is mapped to IPv6.
+const MAPPED_PREFIX: u8 = 96;
+
+impl Network {
+    /// Whether the network has this address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (bits, bits_of_network) = match (address.to_canonical(), self.address) {
+            (IpAddr::V4(address), IpAddr::V4(network)) => {
+                (left_aligned(address.to_bits()), left_aligned(network.to_bits()))
+            }
+            (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits()),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
+        };
+        (bits ^ bits_of_network) & mask(self.prefix) == 0
+    }
+
+    /// Whether it has addresses of loopback.
+    pub(super) fn has_loopback(&self) -> bool {
+        let loopback = Self { address: IpAddr::from([127, 0, 0, 0]), prefix: 8 }.range();
+        let range = self.range();
+        self.contains(Ipv6Addr::LOCALHOST.into())
+            || (range.start() <= loopback.end() && loopback.start() <= range.end())
+    }
+
+    /// Whether it has all addresses of the family of this one.
+    pub fn is_everywhere(&self, of: IpAddr) -> bool {
+        self.prefix == 0 && self.address.is_ipv4() == of.is_ipv4()
+    }
+
+    /// The first and the last address, those of IPv4 as they are mapped to IPv6.
+    pub fn range(&self) -> RangeInclusive<Ipv6Addr> {
+        let (first, prefix) = match self.address {
+            IpAddr::V4(address) => (address.to_ipv6_mapped(), MAPPED_PREFIX + self.prefix),
+            IpAddr::V6(address) => (address, self.prefix),
+        };
+        first..=Ipv6Addr::from_bits(first.to_bits() | !mask(prefix))
+    }
+}
+
+impl FromStr for Network {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        const EXPECTED: &str = "must be an IP address or a network, such as 192.0.2.1 or 10.0.0.0/8";
+        let (address, prefix) =
+            text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address: IpAddr = address.parse().or(Err(EXPECTED))?;
+        let (bits, bits_of_address) = match address {
+            IpAddr::V4(address) => (left_aligned(address.to_bits()), 32),
+            IpAddr::V6(address) => (address.to_bits(), 128),
+        };
+        let prefix = match prefix {
+            None => bits_of_address,
+            // `parse` would accept a sign.
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().or(Err(EXPECTED))?
+            }
+            Some(_) => return Err(EXPECTED),
+        };
+        // With bits after the prefix, one of the two is a typing error.
+        if prefix > bits_of_address || bits & !mask(prefix) != 0 {
+            return Err(EXPECTED);
+        }
+        match address {
+            IpAddr::V6(mapped) if prefix >= MAPPED_PREFIX && is_mapped(mapped) => {
+                Ok(Self { address: address.to_canonical(), prefix: prefix - MAPPED_PREFIX })
+            }
+            address => Ok(Self { address, prefix }),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits_of_address = if self.address.is_ipv4() { 32 } else { 128 };
+        if self.prefix == bits_of_address {
+            write!(f, "{}", self.address)
+        } else {
+            write!(f, "{}/{}", self.address, self.prefix)
+        }
+    }
+}
+
+fn is_mapped(address: Ipv6Addr) -> bool {
+    address.to_ipv4_mapped().is_some()
+}
+
+/// The bits of an IPv4 address where those of an IPv6 address begin.
+fn left_aligned(bits: u32) -> u128 {
+    u128::from(bits) << 96
+}
+
+/// The first bits of 128.
+fn mask(prefix: u8) -> u128 {
+    // A shift by all bits would overflow.
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+/// Some clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Those with an address of this network.
+    Network(Network),
+    /// Those with this identity: `token:NAME`, or `certificate:` and a name with its type.
+    Identity(String),
+}
+
+impl Clients {
+    /// The revocation of their leased sessions.
+    pub fn revocation(&self) -> Revocation<'_> {
+        match self {
+            Self::Network(network) => {
+                let (first, last) = network.range().into_inner();
+                Revocation::Addresses(AddressRange { first, last })
+            }
+            Self::Identity(identity) => Revocation::Identity(identity.as_bytes()),
+        }
+    }
+}
+
+impl FromStr for Clients {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        const EXPECTED: &str = "must be an IP address, a network such as 10.0.0.0/8, token:NAME, or certificate:NAME with a name such as \
+            dns:worker-1, uri:… or cn:…";
+        match text.split_once(':') {
+            Some(("token", "")) => Err(EXPECTED),
+            Some(("token", _)) => Ok(Self::Identity(text.to_owned())),
+            Some(("certificate", name)) => {
+                let name: CertificateName = name.parse().or(Err(EXPECTED))?;
+                Ok(Self::Identity(format!("certificate:{name}")))
+            }
+            _ => text.parse().map(Self::Network).or(Err(EXPECTED)),
+        }
+    }
+}
+
+/// The subject of a rule about all certificates.
+const ANY: &str = "*";
+
+/// What clients may do. The default is that of an empty section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessConfig {
+    /// The file of tokens; `None`: no token is accepted.
+    pub tokens: Option<PathBuf>,
+    /// Whether tokens are accepted over connections without TLS from other machines.
+    pub tokens_over_plain: bool,
+    /// What clients may do that no rule is about; `None`: to read and to acquire.
+    pub anonymous: Option<Rights>,
+    /// What clients in networks may do; the first that has the address decides.
+    pub networks: Vec<NetworkRule>,
+    /// What clients with certificates may do; the first that is about one of their names decides.
+    pub certificates: Vec<CertificateRule>,
+    /// The log of administrative changes; `None`: there is none.
+    pub audit_log: Option<PathBuf>,
+}
+
+/// What the clients in a network may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkRule {
+    /// Where they are.
+    pub network: Network,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+/// What the clients with a certificate may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateRule {
+    /// A name in the certificate; `None`: any.
+    pub name: Option<CertificateName>,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+impl AccessConfig {
+    /// The rights that every client has, wherever it is, without a token and a certificate: those of a network rule for all
+    /// addresses of a family, or else the anonymous ones.
+    pub fn rights_of_every_client(&self) -> Rights {
+        let anonymous = || self.anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE);
+        let of_family = |any: IpAddr| {
+            let rule = self.networks.iter().find(|rule| rule.network.is_everywhere(any));
+            rule.map_or_else(anonymous, |rule| rule.rights.clone())
+        };
+        let rights = [of_family(Ipv4Addr::UNSPECIFIED.into()), of_family(Ipv6Addr::UNSPECIFIED.into())];
+        let [of_ipv4, of_ipv6] = rights;
+        if of_ipv4.include(&of_ipv6) { of_ipv4 } else { of_ipv6 }
+    }
+}
+
+impl CertificateRule {
+    /// The first of the names of a certificate that the rule is about.
+    pub fn find<'a>(&self, names: &'a [CertificateName]) -> Option<&'a CertificateName> {
+        names.iter().find(|name| self.name.as_ref().is_none_or(|own| own == *name))
+    }
+}
+
+impl FromStr for NetworkRule {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (network, rights) = subject_and_rights(text)?;
+        Ok(Self { network: network.parse().or(Err(()))?, rights })
+    }
+}
+
+impl FromStr for CertificateRule {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (name, rights) = subject_and_rights(text)?;
+        let name = if name == ANY { None } else { Some(name.parse().or(Err(()))?) };
+        Ok(Self { name, rights })
+    }
+}
+
+fn subject_and_rights(rule: &str) -> Result<(&str, Rights), ()> {
+    let (subject, rights) = rule.trim().split_once(char::is_whitespace).ok_or(())?;
+    Ok((subject, rights.parse().or(Err(()))?))
+}
+
+impl fmt::Display for NetworkRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.network, self.rights)
+    }
+}
+
+impl fmt::Display for CertificateRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} {}", self.rights),
+            None => write!(f, "{ANY} {}", self.rights),
+        }
+    }
+}
