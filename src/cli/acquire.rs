@@ -1,7 +1,6 @@
 //! `signalbox acquire`: acquires resources that stay held when this process has ended, for scripts.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
@@ -10,15 +9,14 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure, check_output};
+use super::exit::{Failure, check_output};
 use super::leased::{self, Held};
 use super::messages;
 use super::outer;
 use super::output;
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
 use super::signals::Signals;
-use super::slots;
-use super::time::time;
+use super::values::time;
 use super::wanted::{Waiting, Wanted};
 use signalbox_client::HandedOver;
 use signalbox_model::hex;
@@ -66,7 +64,7 @@ pub(super) struct Arguments {
     lease: Duration,
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Arguments { wanted, waiting, lease } = arguments;
     let server = &common.server;
     let amounts = waiting.checked(wanted.amounts(server.kind())?)?;
@@ -77,7 +75,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     let Held { client, permit } =
         leased::acquire(server, Some(*lease), &task, &amounts, waiting, &outer::of_runs(), &mut signals)
             .await?;
-    let slots = slots::of(&permit);
+    let slots = leased::slots_of(&permit);
     let handing = async { server.answer(permit.hand_over()).await.map_err(Failure::from) };
     let handed = match leased::unless_signalled(&mut signals, handing).await {
         Ok(handed) => handed,
@@ -97,8 +95,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         failure.report();
         consequences = "; the resources stay held until the lease ends";
     }
-    printed?.map_err(|error| Failure::unwritten(&error, consequences))?;
-    Ok(Exit::Success.into())
+    printed?.map_err(|error| Failure::unwritten(&error, consequences))
 }
 
 /// Prints in a thread of its own: nobody may read a pipe that is full.
@@ -118,7 +115,7 @@ fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
     let HandedOver { session, key, grant, .. } = handed;
     let key = hex(&key.0);
     let mut text = format!("export {SESSION}={session}\nexport {KEY}={key}\nexport {GRANT}={}\n", grant.0);
-    if let Some(slots) = slots::of_all(slots) {
+    if let Some(slots) = leased::slots_value(slots) {
         text.push_str(&format!("export {SLOTS}={slots}\n"));
     }
     text

@@ -4,7 +4,6 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use super::exit::{Exit, Failure};
 use super::messages::warn;
 use super::output::{escaped, harmless, json};
 use super::server::{PERMISSION_DENIED, Server};
-use super::time::time_or_none;
+use super::values::time_or_none;
 use crate::config::{DeclarationsFile, DeclareConfig};
 use crate::declarations::{Obstacle, Step, refuses, steps};
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
@@ -75,7 +74,7 @@ pub(super) struct Arguments {
     refuse_waiters: bool,
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Arguments { file, dry_run, prune, when, grace, refuse_waiters } = arguments;
     let server = &common.server;
     let removal = removal(*when, *grace)?;
@@ -83,7 +82,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         Ok(file) => file,
         Err(error) => {
             error.mistakes().iter().for_each(|mistake| warn(mistake));
-            return Ok(Exit::Configuration.into());
+            return Err(Failure::silent(Exit::Configuration));
         }
     };
     let direct = server.direct().await?;
@@ -117,7 +116,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             format!("changes of {refused} of {count} names {would} refused; the output has the reasons");
         return Err(Failure::new(Exit::Failure, message));
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// Takes a step, or only looks for what is in its way. The failure is that of the connection.
@@ -212,7 +211,7 @@ pub(super) struct ExportArguments {
     prefix: String,
 }
 
-pub(super) async fn export(arguments: &ExportArguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn export(arguments: &ExportArguments, common: &Common) -> Result<(), Failure> {
     let ExportArguments { prefix } = arguments;
     let server = &common.server;
     let direct = server.direct().await?;
@@ -241,5 +240,5 @@ pub(super) async fn export(arguments: &ExportArguments, common: &Common) -> Resu
             "not in the file: {left_out} declared semaphores whose names are not UTF-8; \"signalbox list\" lists them"
         ));
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }

@@ -6,13 +6,12 @@
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Id};
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::output::{Form, escaped, json};
 use super::server::Server;
 use super::table::{Column, Rows};
@@ -78,10 +77,9 @@ impl Common {
     }
 
     /// Prints the result of a command: one JSON object, or a text.
-    pub(super) fn print(&self, object: &impl Serialize, text: impl Display) -> Result<ExitCode, Failure> {
+    pub(super) fn print(&self, object: &impl Serialize, text: impl Display) -> Result<(), Failure> {
         let text = if self.json { json(object) } else { text.to_string() };
-        writeln!(io::stdout(), "{text}")?;
-        Ok(Exit::Success.into())
+        Ok(writeln!(io::stdout(), "{text}")?)
     }
 
     /// How a list is printed.

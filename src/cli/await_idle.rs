@@ -1,21 +1,16 @@
 //! `signalbox await-idle`: waits until a name is idle, without acquiring it.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
 use super::arguments::Common;
-use super::declared::no_such_slot;
 use super::exit::{Exit, Failure};
-use super::listing::State;
+use super::listing::{State, no_such_slot};
 use super::messages::warn;
-use super::name::Name;
-use super::number::within;
-use super::pattern::WholeNames;
 use super::server::other;
-use super::time::{WaitLimit, check_wait, shown, wait_limit_or_none};
+use super::values::{Name, WaitLimit, WholeNames, check_wait, shown, wait_limit_or_none, within};
 use signalbox_client::{Idle, Namespace, Status};
 use signalbox_model::noun;
 use signalbox_model::views::Named;
@@ -63,7 +58,7 @@ pub(super) struct Arguments {
     whole: WholeNames,
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     arguments.whole.check([&arguments.name])?;
     let Arguments { name, level, slot, wait, .. } = arguments;
     let server = &common.server;

@@ -3,28 +3,27 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::arguments::Common;
-use super::declared::{self, SLOTS_MAX, no_such_slot};
 use super::exit::{Exit, Failure};
 use super::list;
-use super::name::Name;
-use super::number::within;
-use super::pattern::{WholeNames, looks_like_pattern};
+use super::listing::{find_declared, no_such_slot};
 use super::server::{PERMISSION_DENIED, Server};
 use super::table::Column;
-use super::time::{WaitLimit, check_wait, shown, time_or_none, wait_limit};
+use super::values::{
+    Name, WaitLimit, WholeNames, check_wait, looks_like_pattern, shown, time_or_none, wait_limit, within,
+};
 use super::wanted::has_amount;
 use crate::declarations::needs_more;
 use signalbox_client::{
     Changed, Declaration, DeclaredState, Direct, Error, Generation, Idle, IfExists, Milliseconds, Namespace,
     Operation, Removal, Resizing, Status,
 };
+use signalbox_core::SLOTS_MAX;
 use signalbox_model::views::Named;
 use signalbox_model::{Cancellation, Quoted, Revocation, ServiceChange, Target};
 
@@ -244,7 +243,7 @@ pub(super) struct Delete {
 }
 
 impl Change {
-    pub(super) async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(&self, common: &Common) -> Result<(), Failure> {
         let server = &common.server;
         match self {
             Self::Declare(declare) => {
@@ -311,7 +310,7 @@ impl Declared {
         Operation::ChangeService { name: self.name.bytes(), how, expected: self.parts().1 }
     }
 
-    async fn change(&self, common: &Common, how: ServiceChange) -> Result<ExitCode, Failure> {
+    async fn change(&self, common: &Common, how: ServiceChange) -> Result<(), Failure> {
         let direct = common.server.direct().await?;
         changed(&common.server, &direct, &self.service(how)).await?;
         list::print_one(common, &direct, &self.name).await
@@ -323,7 +322,7 @@ impl Resize {
     async fn check_waiters(&self, server: &Server, direct: &Direct) -> Result<(), Failure> {
         let Self { declared: Declared { name, .. }, capacity: how, .. } = self;
         let ask = async {
-            let Some(entry) = declared::find(direct, name.bytes()).await? else { return Ok(None) };
+            let Some(entry) = find_declared(direct, name.bytes()).await? else { return Ok(None) };
             let capacity = match *how {
                 Resizing::To(capacity) => Some(capacity),
                 Resizing::GrowBy(more) => entry.capacity.checked_add(more),
@@ -380,7 +379,7 @@ fn resizing(text: &str) -> Result<Resizing, &'static str> {
 }
 
 impl Slot {
-    async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+    async fn run(&self, common: &Common) -> Result<(), Failure> {
         let Self { declared, slot, wait, .. } = self;
         let how = if self.put_in { ServiceChange::SlotIn(*slot) } else { ServiceChange::SlotOut(*slot) };
         let Some(limit) = wait else { return declared.change(common, how).await };
@@ -398,7 +397,7 @@ impl Slot {
                 ),
             )),
             // The semaphore is gone, and the slot with it.
-            Err(error) if error.status() == Some(Status::NotFound) => Ok(Exit::Success.into()),
+            Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
             Err(error) => Err(error.into()),
             Ok(_) => list::print_one(common, &direct, name).await,
         }
@@ -436,14 +435,14 @@ pub(super) async fn request(
     direct: &Direct,
     operation: &Operation<'_>,
     names: &[&Name],
-) -> Result<ExitCode, Failure> {
+) -> Result<(), Failure> {
     match changed(&common.server, direct, operation).await? {
         Changed::Declared(states) => print(common, names, &states)?,
         Changed::Done => {}
         Changed::Count(_) if matches!(operation, Operation::Cancel(Cancellation::Request(_))) => {}
         Changed::Count(count) => writeln!(io::stdout(), "{count}")?,
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// Requests a change.
@@ -487,7 +486,7 @@ pub(super) async fn refused(
         (Status::AlreadyExists, Declare { declarations, .. }) => {
             let mut there = Vec::new();
             for Declaration { name, .. } in declarations {
-                if let Ok(Some(_)) = server.answer(declared::find(direct, name)).await {
+                if let Ok(Some(_)) = server.answer(find_declared(direct, name)).await {
                     there.push(Quoted(name).to_string());
                 }
             }
@@ -540,7 +539,7 @@ pub(super) async fn refused(
             "it is being removed; wait until its holders have released it, then declare it again".to_owned()
         }
         (Status::InvalidArguments, Resize { name, how, .. }) => {
-            let declared = server.answer(declared::find(direct, name)).await.ok().flatten();
+            let declared = server.answer(find_declared(direct, name)).await.ok().flatten();
             let (now, numbered) = declared.map_or((0, false), |entry| (entry.capacity, entry.numbered));
             let limit = match numbered {
                 true => format!("{SLOTS_MAX}, because its resources are numbered slots"),
@@ -554,7 +553,7 @@ pub(super) async fn refused(
         (
             Status::NoSuchSlot,
             ChangeService { name, how: ServiceChange::SlotIn(slot) | ServiceChange::SlotOut(slot), .. },
-        ) => match server.answer(declared::find(direct, name)).await {
+        ) => match server.answer(find_declared(direct, name)).await {
             Ok(Some(entry)) => format!("there is no slot {slot}: {}", no_such_slot(&entry)),
             _ => return error.into(),
         },
@@ -571,7 +570,7 @@ pub(super) async fn refused(
 async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>) -> bool {
     for one in operation.for_each_target() {
         if let Target::Name(Namespace::Semaphores, name) = one.target()
-            && let Ok(Some(entry)) = server.answer(declared::find(direct, name)).await
+            && let Ok(Some(entry)) = server.answer(find_declared(direct, name)).await
             && entry.configured
         {
             let may = server.answer(direct.may_administer(Namespace::Semaphores, name)).await;
@@ -579,25 +578,4 @@ async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>)
         }
     }
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sign_makes_a_change_of_a_capacity() {
-        for (text, expected) in [
-            ("0", Resizing::To(0)),
-            ("8", Resizing::To(8)),
-            ("+8", Resizing::GrowBy(8)),
-            ("-8", Resizing::ShrinkBy(8)),
-            ("4294967295", Resizing::To(u32::MAX)),
-        ] {
-            assert_eq!(resizing(text), Ok(expected));
-        }
-        for text in ["", "+", "-", "++1", "-+1", "1.5", "x", "4294967296"] {
-            assert!(resizing(text).is_err(), "{text}");
-        }
-    }
 }

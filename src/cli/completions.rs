@@ -1,14 +1,22 @@
 //! `signalbox completions`: completion scripts for shells, generated from the definitions of `--help`. Those for bash, zsh
-//! and fish also complete names, by `signalbox complete-names`.
+//! and fish also complete names, by `signalbox complete-names`: it prints nothing if no name can stand there, or if the server
+//! does not answer at once, because a shell must not hang.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Write;
-use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Args, Command};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::Shell;
 
-use super::complete_names::subcommands;
-use super::exit::{Exit, Failure};
+use super::arguments::SYSV;
+use super::exit::Failure;
+use super::list;
+use super::output::escaped;
+use super::server::{Server, block_on_quietly};
+use super::sysv::names_of_sets;
+use signalbox_client::Scope;
 
 /// Print a completion script for a shell
 ///
@@ -46,7 +54,7 @@ _signalbox_names() {
 }
 "#;
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut command = super::command();
     // The generator panics if writing fails, so it writes to memory.
     let mut script = Vec::new();
@@ -58,8 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Shell::Fish => format!("{script}{}", fish(&command)),
         _ => script.into_owned(),
     };
-    std::io::stdout().write_all(script.as_bytes())?;
-    Ok(Exit::Success.into())
+    Ok(std::io::stdout().write_all(script.as_bytes())?)
 }
 
 /// Replaces the completion of the arguments that are names, which the generator takes for files.
@@ -82,4 +89,161 @@ fn fish(command: &Command) -> String {
          -opc)[2..-1] (commandline -ct) 2> /dev/null)\"\n",
         subcommands.join(" ")
     )
+}
+
+/// Print the names that complete a command line
+#[derive(Debug, Args)]
+#[command(after_help = "Example: signalbox complete-names -- get ba", hide = true)]
+pub(super) struct NamesArguments {
+    /// The words after the program's name, the last one incomplete
+    #[arg(last = true, value_name = "WORD")]
+    words: Vec<String>,
+}
+
+/// How long a shell waits.
+const LIMIT: Duration = Duration::from_millis(800);
+
+/// The most names that are printed: a user does not read longer lists.
+const NAMES_MAX: usize = 500;
+
+/// Which names complete the arguments of a subcommand.
+#[derive(Clone, Copy)]
+enum Source {
+    /// Those of one namespace, as plain operations list them.
+    Plain,
+    /// Limits: declared semaphores, and what is in use.
+    Limits,
+    /// Declared semaphores.
+    Declared,
+    /// System V semaphore sets.
+    Sets,
+}
+
+impl Source {
+    fn of(subcommand: &str) -> Option<Self> {
+        Some(match subcommand {
+            "get" | "dump" | "delete" => Self::Plain,
+            "watch" | "await-idle" | "status" | "list" | "revoke" | "run" | "acquire" => Self::Limits,
+            "declare" | "resize" | "pause" | "resume" | "slot" | "remove" => Self::Declared,
+            "sysv" => Self::Sets,
+            _ => return None,
+        })
+    }
+}
+
+/// The subcommands whose names are completed.
+fn subcommands(command: &Command) -> impl Iterator<Item = &str> {
+    command.get_subcommands().map(Command::get_name).filter(|name| Source::of(name).is_some())
+}
+
+pub(super) fn print_names(arguments: &NamesArguments) -> Result<(), Failure> {
+    let words = joined(&arguments.words);
+    let Some((current, before)) = words.split_last() else { return Ok(()) };
+    // The shell completes only the part of the word that it regards as one.
+    let last = arguments.words.last().map_or(0, |last| if is_break(last) { 0 } else { last.len() });
+    let known = current.len() - last;
+    for name in names(before, current) {
+        writeln!(std::io::stdout(), "{}", &name[known..])?;
+    }
+    Ok(())
+}
+
+/// bash splits words at `=` and `:`; this joins them again.
+fn joined(words: &[String]) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for word in words {
+        match joined.last_mut() {
+            Some(last) if is_open || is_break(word) => last.push_str(word),
+            _ => joined.push(word.clone()),
+        }
+        is_open = is_break(word);
+    }
+    joined
+}
+
+fn is_break(word: &str) -> bool {
+    matches!(word, "=" | ":")
+}
+
+fn names(before: &[String], current: &str) -> BTreeSet<String> {
+    let found = || {
+        let command = super::command().ignore_errors(true);
+        let line = [OsString::from("signalbox")].into_iter().chain(before.iter().map(OsString::from));
+        let matches = command.clone().try_get_matches_from(line).ok()?;
+        let (subcommand, mut matches) = matches.subcommand()?;
+        let mut source = Source::of(subcommand)?;
+        let mut definitions = command.find_subcommand(subcommand)?;
+        if let Source::Sets = source {
+            let (inner, inner_matches) = matches.subcommand()?;
+            if !matches!(inner, "show" | "remove") {
+                return None;
+            }
+            (definitions, matches) = (definitions.find_subcommand(inner)?, inner_matches);
+        } else if matches.try_get_one::<bool>(SYSV).ok().flatten() == Some(&true) {
+            source = Source::Sets;
+        }
+        if current.starts_with('-') || before.iter().any(|word| word == "--") || is_value(definitions, before)
+        {
+            return None;
+        }
+        // Behind the only name, as the number of `slot NAME N`.
+        let has_name = |id| matches.try_contains_id(id).unwrap_or(false);
+        if ["name", "pattern", "set"].into_iter().any(has_name) {
+            return None;
+        }
+        asked(matches, source, current)
+    };
+    found().unwrap_or_default()
+}
+
+/// Whether the next word is the value of an option.
+fn is_value(command: &Command, before: &[String]) -> bool {
+    let Some(option) = before.last().and_then(|word| word.strip_prefix('-')) else { return false };
+    command.get_arguments().any(|argument| {
+        let is_long = option.strip_prefix('-').is_some_and(|name| argument.get_long() == Some(name));
+        let is_short = argument.get_short().is_some_and(|short| option == short.to_string());
+        (is_long || is_short) && argument.get_action().takes_values()
+    })
+}
+
+fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<String>> {
+    let server = Server::from_arg_matches(matches).ok()?;
+    let ask = async {
+        let names = tokio::time::timeout(LIMIT, all(&server, source, prefix.as_bytes())).await;
+        Ok(names.ok().flatten())
+    };
+    block_on_quietly(ask).ok().flatten()
+}
+
+async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    match source {
+        Source::Sets => {
+            names_of_sets(server).await?.iter().for_each(|name| add(&mut names, name.as_bytes(), prefix));
+        }
+        Source::Plain => {
+            let client = server.connect().await.ok()?;
+            let dump = server.all(client.dump()).await.ok()?;
+            dump.iter().for_each(|entry| add(&mut names, &entry.name, prefix));
+        }
+        Source::Limits | Source::Declared => {
+            let direct = server.direct().await.ok()?;
+            let only_declared = matches!(source, Source::Declared);
+            let listed = list::names(server, &direct, Scope::Prefix(prefix), only_declared).await.ok()?;
+            listed.iter().for_each(|row| add(&mut names, &row.name, prefix));
+        }
+    }
+    Some(names)
+}
+
+/// Adds a name that a shell can show and a user can type.
+fn add(names: &mut BTreeSet<String>, name: &[u8], prefix: &[u8]) {
+    if let Ok(text) = str::from_utf8(name)
+        && name.starts_with(prefix)
+        && names.len() < NAMES_MAX
+        && escaped(name) == text
+    {
+        names.insert(text.to_owned());
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
@@ -128,7 +127,7 @@ fn is_of_server(place: &Place, common: &Common) -> Result<bool, Failure> {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     match &arguments.action {
         Action::Check(place) => check(place, common.json),
         Action::Export(place) if is_of_server(place, common)? => block_on(export_online(&common.server)),
@@ -141,7 +140,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
 const KEYS: [&str; 7] =
     ["declared", "sessions", "grants", "answers", "sysv_sets", "sysv_processes", "needs_repair"];
 
-fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
+fn check(place: &Place, as_json: bool) -> Result<(), Failure> {
     let report = match place.directory()? {
         Some(directory) => signalbox_storage::check(directory)?,
         None => {
@@ -170,7 +169,12 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     if !as_json {
         problems.iter().for_each(|problem| warn(problem));
     }
-    Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
+    of_problems(problems)
+}
+
+/// The end of a command that has reported these problems.
+fn of_problems(problems: &[String]) -> Result<(), Failure> {
+    if problems.is_empty() { Ok(()) } else { Err(Failure::silent(Exit::Data)) }
 }
 
 /// All records of a cluster, in the order of keys.
@@ -181,7 +185,7 @@ fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
     Ok(records)
 }
 
-fn export(place: &Place) -> Result<ExitCode, Failure> {
+fn export(place: &Place) -> Result<(), Failure> {
     let mut out = Output { out: BufWriter::new(io::stdout().lock()), failure: None };
     let exported = match place.directory()? {
         Some(directory) => signalbox_storage::export(directory, &mut out),
@@ -197,17 +201,17 @@ fn export(place: &Place) -> Result<ExitCode, Failure> {
     }
     let problems = exported?;
     problems.iter().for_each(|problem| warn(problem));
-    Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
+    of_problems(&problems)
 }
 
 /// Writes the records of a running server as they are at one moment. Writing blocks the only thread on purpose, so that a slow
 /// reader of the output slows the server down.
-async fn export_online(server: &Server) -> Result<ExitCode, Failure> {
+async fn export_online(server: &Server) -> Result<(), Failure> {
     let direct = server.direct().await?;
     if !direct.server().features.contains(Features::EXPORT) {
         return Err(Failure::refused(format!(
             "{} has no data directory, so it stores nothing; set data_dir in its configuration",
-            server.addresses()
+            server.shown()
         )));
     }
     let mut out = io::stdout().lock();
@@ -222,8 +226,7 @@ async fn export_online(server: &Server) -> Result<ExitCode, Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-    out.flush()?;
-    Ok(Exit::Success.into())
+    Ok(out.flush()?)
 }
 
 /// Standard output, with its first error: the store reports such an error as one of its own.
@@ -254,7 +257,7 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn import(place: &Place, common: &Common) -> Result<ExitCode, Failure> {
+fn import(place: &Place, common: &Common) -> Result<(), Failure> {
     let (name, records) = match place.directory()? {
         Some(directory) => {
             (directory.display().to_string(), signalbox_storage::import(directory, &mut io::stdin().lock())?)

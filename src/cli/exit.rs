@@ -86,12 +86,6 @@ impl From<Exit> for End {
     }
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
-
 /// How this process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -120,11 +114,11 @@ impl End {
     }
 }
 
-/// Why a subcommand ends early: a message for people and an exit status for scripts.
+/// Why a subcommand does not end with success: a message for people and an exit status for scripts.
 #[derive(Debug)]
 pub(super) struct Failure {
     end: End,
-    /// `None` if no message is needed: the reader closed the pipe, a signal ended the wait, or the work is done.
+    /// `None` if no message is needed: it was printed, the reader closed the pipe, a signal ended the wait, or the work is done.
     message: Option<String>,
 }
 
@@ -145,12 +139,12 @@ impl Failure {
 
     /// A signal ended the wait.
     pub(super) fn interrupted(signal: Signal) -> Self {
-        Self { end: End::Signal(signal as i32), message: None }
+        Self::silent(End::Signal(signal as i32))
     }
 
-    /// Ends with this status, without a message.
-    pub(super) fn silent(status: u8) -> Self {
-        Self { end: End::Status(status), message: None }
+    /// Ends in this way, without a message: all that is to be said was printed.
+    pub(super) fn silent(end: impl Into<End>) -> Self {
+        Self { end: end.into(), message: None }
     }
 
     /// A command that cannot be executed.
@@ -223,7 +217,7 @@ pub(super) fn check_output() -> Result<(), Failure> {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self { end: Exit::Success.into(), message: None };
+            return Self::silent(Exit::Success);
         }
         Self::unwritten(&error, "")
     }

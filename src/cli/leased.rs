@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::exit::Failure;
 use super::messages::warn;
 use super::outer::{self, Holding};
+use super::output::slot_list;
 use super::place;
 use super::refusal::{self, Questions, Usage};
 use super::server::{Server, label};
 use super::signals::Signals;
-use super::time::{check_lease, check_wait};
+use super::values::{check_lease, check_wait};
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{AcquireAll, Builder, Client, Error, Flight, HelloAnswer, Namespace, Permit};
 
@@ -58,7 +59,7 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
     server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
     let builder = lease.into_iter().fold(builder, Builder::ttl);
-    let addresses = server.addresses().iter().count() as u32;
+    let addresses = server.addresses().len() as u32;
     Ok(server.answer_within(server.timeout() * addresses, builder.connect()).await?)
 }
 
@@ -152,6 +153,18 @@ fn report_longer(requested: Duration, limits: HelloAnswer) {
             "the lease is {shortest} s, the shortest that the server allows, instead of {requested} s; change --lease"
         ));
     }
+}
+
+/// The slots of each claim of a permit, in the order of the claims.
+pub(super) fn slots_of(permit: &Permit) -> Vec<Vec<u16>> {
+    (0..permit.claims().len()).map(|claim| permit.slots_of(claim).to_vec()).collect()
+}
+
+/// The slots of all names of a permit, for environment variables: `0,1:` is two slots of the first name and none of the
+/// second. `None` if no name has slots.
+pub(super) fn slots_value(slots: &[Vec<u16>]) -> Option<String> {
+    let is_any = slots.iter().any(|slots| !slots.is_empty());
+    is_any.then(|| slots.iter().map(|slots| slot_list(slots)).collect::<Vec<_>>().join(":"))
 }
 
 pub(super) async fn unless_signalled<T>(

@@ -2,19 +2,17 @@
 
 use std::cmp::Reverse;
 use std::io;
-use std::process::ExitCode;
 
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
-use super::name::Name;
-use super::pattern::PatternArguments;
+use super::exit::Failure;
+use super::output::merged;
 use super::server::Server;
 use super::table::Column;
-use super::time::unix_now_s;
+use super::values::{Name, PatternArguments, unix_now_s};
 use signalbox_client::{DeclaredEntry, Direct, Error, EventKind, Namespace, Scope, Status};
 use signalbox_model::views::{Declaration, Named};
 
@@ -98,7 +96,7 @@ pub(super) struct Row {
     longest_wait_s: Option<u64>,
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Arguments { pattern, waiting, declared, sort } = arguments;
     let (scope, server) = (pattern.scope(), &common.server);
     let direct = server.direct().await?;
@@ -122,8 +120,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         Sort::Waiting => names.sort_by_key(|row| Reverse(row.waiting)),
         Sort::Wait => names.sort_by_key(|row| Reverse(row.longest_wait_s)),
     }
-    print(common, &names)?;
-    Ok(Exit::Success.into())
+    Ok(print(common, &names)?)
 }
 
 /// The names of the kinds that the options select, in their order, without what [`Row::ask`] adds.
@@ -179,20 +176,19 @@ pub(super) fn hinted(refusal: Error, scope: Scope<&[u8]>) -> Failure {
 }
 
 /// Prints one declared semaphore.
-pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> Result<ExitCode, Failure> {
+pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> Result<(), Failure> {
     let mut names = Vec::new();
     let server = &common.server;
     declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await?;
     for row in &mut names {
         server.answer(row.ask(direct)).await?;
     }
-    print(common, &names)?;
-    Ok(Exit::Success.into())
+    Ok(print(common, &names)?)
 }
 
 fn print(common: &Common, names: &[Row]) -> io::Result<()> {
     let mut rows = common.rows(&COLUMNS);
-    names.iter().try_for_each(|row| rows.push(&Line::of(row)))?;
+    names.iter().try_for_each(|row| rows.push(&row.object()))?;
     rows.finish()
 }
 
@@ -260,37 +256,21 @@ impl Row {
         self.holders = Some(count);
         Ok(())
     }
-}
 
-/// A name in JSON.
-#[derive(Serialize)]
-struct Line {
-    kind: &'static str,
-    #[serde(flatten)]
-    name: Named,
-    in_use: u32,
-    capacity: Option<u32>,
-    waiting: u32,
-    /// In seconds.
-    longest_wait: Option<u64>,
-    holders: Option<usize>,
-    declared: bool,
-    #[serde(flatten)]
-    declaration: Option<Declaration>,
-}
-
-impl Line {
-    fn of(row: &Row) -> Self {
-        Self {
-            kind: row.namespace.noun(),
-            name: Named::of(&row.name),
-            in_use: row.in_use,
-            capacity: row.capacity,
-            waiting: row.waiting,
-            longest_wait: row.longest_wait_s,
-            holders: row.holders,
-            declared: row.declared.is_some(),
-            declaration: row.declared.as_ref().map(Declaration::of),
-        }
+    /// The row in JSON. The longest wait is in seconds.
+    fn object(&self) -> Value {
+        merged([
+            json!({ "kind": self.namespace.noun() }),
+            json!(Named::of(&self.name)),
+            json!({
+                "in_use": self.in_use,
+                "capacity": self.capacity,
+                "waiting": self.waiting,
+                "longest_wait": self.longest_wait_s,
+                "holders": self.holders,
+                "declared": self.declared.is_some(),
+            }),
+            json!(self.declared.as_ref().map(Declaration::of)),
+        ])
     }
 }

@@ -1,24 +1,20 @@
-//! The holders of a name, and its wait queue: the lists of `signalbox status`.
+//! What the server says of a name: its declaration, and its holders and its wait queue, the lists of `signalbox status`.
 //!
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
 
-use std::process::ExitCode;
-
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::arguments::Common;
-use super::declared;
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::messages::warn;
-use super::name::Name;
 use super::output::NOTHING;
 use super::server::Server;
-use super::table::Column;
+use super::table::{self, Column};
+use super::values::Name;
 use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, ListEntry, Namespace, Series, Status};
-use signalbox_model::views;
+use signalbox_model::views::{self, Declaration};
 
 /// The flags of the semaphore, as in `list`. They are the same in every row.
 const FLAGS: Column = Column::word("FLAGS", 6);
@@ -54,13 +50,13 @@ pub(super) enum ListingKind {
 }
 
 /// Prints one of the lists of a name.
-pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Result<ExitCode, Failure> {
+pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Result<(), Failure> {
     let server = &common.server;
     let mut rows = common.rows(kind.columns_with_flags());
     let direct = server.direct().await?;
     let namespace = server.resolve(&direct, name).await?;
-    let declared = server.answer(declared::find_as(&direct, namespace, name.bytes())).await?;
-    let flags = declared.as_ref().map_or(NOTHING.to_owned(), declared::flags);
+    let declared = server.answer(find_declared_as(&direct, namespace, name.bytes())).await?;
+    let flags = declared.as_ref().map_or(NOTHING.to_owned(), flags);
     let mut leases = Leases::new(match kind {
         ListingKind::Holders => Some(server.direct().await?),
         ListingKind::Waiters => None,
@@ -76,7 +72,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
             Ok(Some(entry)) => {
                 is_empty = false;
                 let left = leases.left(server, &entry).await?;
-                let mut object = json!(Held::of(&entry, left));
+                let mut object = object_of(&entry, left);
                 // Why a request waits.
                 object["paused"] = json!(declared.as_ref().is_some_and(|declared| declared.paused));
                 object["slots_out"] =
@@ -94,7 +90,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
         let kind = if kind == ListingKind::Holders { "holders" } else { "waiters" };
         warn(&format!("semaphore {name} has no {kind}; its flags: {flags}"));
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// What the server says about a name at one moment.
@@ -125,7 +121,7 @@ impl State {
         let read = async {
             let inspected = direct.inspect(kind, name).await?;
             let namespace = inspected.namespace;
-            let declared = declared::find_as(direct, namespace, name).await?;
+            let declared = find_declared_as(direct, namespace, name).await?;
             let (mut holders, mut queue) = (Vec::new(), Vec::new());
             if wants_lists {
                 holders = all(direct, namespace, name, ListingKind::Holders).await?;
@@ -196,7 +192,7 @@ async fn ask(
 impl ListingKind {
     pub(super) const ALL: [Self; 2] = [Self::Holders, Self::Waiters];
 
-    /// The columns of [`Self::cells`].
+    /// The columns of [`object_of`].
     pub(super) fn columns(self) -> &'static [Column] {
         let [columns @ .., _] = self.columns_with_flags() else { return &[] };
         columns
@@ -218,19 +214,54 @@ impl ListingKind {
     }
 }
 
-/// A holder or a waiter in JSON.
-#[derive(Serialize)]
-pub(super) struct Held {
-    #[serde(flatten)]
-    entry: views::Entry,
-    /// For how many seconds the lease of a holder lasts without a renewal; a waiter has no such key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ttl_left: Option<Option<f64>>,
+/// A holder or a waiter in JSON. `ttl_left`: for how many seconds the lease of a holder lasts without a renewal; a waiter has no
+/// such key.
+pub(super) fn object_of(entry: &Entry, ttl_left: Option<f64>) -> Value {
+    let mut object = json!(views::Entry::of(entry));
+    if entry.position == 0 {
+        object["ttl_left"] = json!(ttl_left);
+    }
+    object
 }
 
-impl Held {
-    pub(super) fn of(entry: &Entry, ttl_left: Option<f64>) -> Self {
-        let is_holder = entry.position == 0;
-        Self { entry: views::Entry::of(entry), ttl_left: is_holder.then_some(ttl_left) }
+/// The declared semaphore of a name, if there is one. The list is ordered by name, so the name itself precedes all longer
+/// ones.
+pub(super) async fn find_declared(
+    direct: &Direct,
+    name: &[u8],
+) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
+    let first = direct.list(name).await?.next().await.transpose()?;
+    Ok(first.filter(|entry| entry.name == name))
+}
+
+/// As [`find_declared`]; a counter is not declared.
+async fn find_declared_as(
+    direct: &Direct,
+    namespace: Namespace,
+    name: &[u8],
+) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
+    match namespace {
+        Namespace::Counters => Ok(None),
+        Namespace::Semaphores => find_declared(direct, name).await,
     }
+}
+
+/// Why a declared semaphore does not have a slot.
+pub(super) fn no_such_slot(entry: &DeclaredEntry<Bytes>) -> String {
+    match (entry.numbered, entry.capacity) {
+        (false, _) => {
+            "its resources are not numbered; \"signalbox declare --slots --if-exists set\" numbers them"
+                .to_owned()
+        }
+        (true, 0) => "its capacity is 0; \"signalbox resize\" changes it".to_owned(),
+        (true, capacity) => format!(
+            "its capacity is {capacity}, so its slots are 0 to {}; \"signalbox resize\" changes the capacity",
+            capacity - 1
+        ),
+    }
+}
+
+/// The flags of a semaphore, separated by commas.
+pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
+    table::flags(&json!(Declaration::of(entry)))
 }

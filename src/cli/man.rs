@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, Command};
 use clap_mangen::Man;
@@ -25,14 +24,14 @@ pub(super) struct Arguments {
     dir: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut program = super::command().disable_help_subcommand(true);
     program.build();
     match &arguments.dir {
         None => io::stdout().write_all(&page(&program)?)?,
         Some(dir) => write_pages(dir, &program)?,
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// Writes the page of a command and those of its subcommands.

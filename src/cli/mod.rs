@@ -7,14 +7,11 @@ mod acquire;
 mod apply;
 mod arguments;
 mod await_idle;
-pub mod bench;
+mod bench;
 mod change;
-mod check_config;
 mod cluster;
-mod complete_names;
 mod completions;
 mod data;
-mod declared;
 mod executable;
 mod exit;
 mod history;
@@ -23,11 +20,8 @@ mod list;
 mod listing;
 mod man;
 mod messages;
-mod name;
-mod number;
 mod outer;
 mod output;
-mod pattern;
 mod ping;
 mod place;
 mod plain;
@@ -39,16 +33,14 @@ mod server;
 mod session;
 mod sessions;
 mod signals;
-mod slots;
 mod status;
 mod sysv;
 mod table;
-mod time;
 mod tls;
 mod token;
 mod token_source;
 mod top;
-mod verify;
+mod values;
 mod wanted;
 mod watch;
 
@@ -149,7 +141,7 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Arguments),
-    CheckConfig(check_config::Arguments),
+    CheckConfig(serve::CheckArguments),
     Ping(ping::Arguments),
     Get(plain::Get),
     Stats(plain::Stats),
@@ -171,7 +163,7 @@ enum Command {
     Acquire(acquire::Arguments),
     Renew(session::Renew),
     Release(session::Release),
-    Verify(verify::Arguments),
+    Verify(session::Verify),
     Bench(bench::Arguments),
     Sysv(sysv::Arguments),
     Cluster(cluster::Arguments),
@@ -179,7 +171,7 @@ enum Command {
     Token(token::Arguments),
     Completions(completions::Arguments),
     #[command(hide = true)]
-    CompleteNames(complete_names::Arguments),
+    CompleteNames(completions::NamesArguments),
     Man(man::Arguments),
 }
 
@@ -217,7 +209,7 @@ pub fn main() -> ExitCode {
     let common = &program.common;
     let result = match program.command {
         Command::Serve(arguments) => serve::run(&arguments),
-        Command::CheckConfig(arguments) => check_config::run(&arguments, common),
+        Command::CheckConfig(arguments) => serve::check(&arguments, common),
         Command::Ping(arguments) => block_on(ping::run(&arguments, common)),
         Command::Get(arguments) => block_on(plain::get(&arguments, common)),
         Command::Stats(arguments) => block_on(plain::stats(&arguments, common)),
@@ -238,17 +230,17 @@ pub fn main() -> ExitCode {
         Command::Acquire(arguments) => block_on(acquire::run(&arguments, common)),
         Command::Renew(arguments) => block_on(session::renew(&arguments, common)),
         Command::Release(arguments) => block_on(session::release(&arguments, common)),
-        Command::Verify(arguments) => block_on(verify::run(&arguments, common)),
+        Command::Verify(arguments) => block_on(session::verify(&arguments, common)),
         Command::Bench(arguments) => bench::run(&arguments, common),
         Command::Sysv(arguments) => sysv::run(&arguments, common),
         Command::Cluster(arguments) => cluster::run(&arguments, common),
         Command::Data(arguments) => data::run(&arguments, common),
         Command::Token(arguments) => token::run(&arguments, common),
         Command::Completions(arguments) => completions::run(&arguments),
-        Command::CompleteNames(arguments) => complete_names::run(&arguments),
+        Command::CompleteNames(arguments) => completions::print_names(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };
-    let code = result.unwrap_or_else(Failure::end);
+    let code = result.map_or_else(Failure::end, |()| ExitCode::SUCCESS);
     messages::flush();
     code
 }
@@ -265,7 +257,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
         None => {
             messages::write(command().render_help().to_string());
             messages::flush();
-            Exit::Usage.into()
+            Failure::silent(Exit::Usage).end()
         }
     }
 }

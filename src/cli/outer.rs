@@ -112,17 +112,3 @@ pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) 
         })
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn holdings_are_read_as_they_were_written() {
-        for holding in
-            [Holding::Grant(GrantId(u64::MAX)), Holding::Connection { session: 6, process: u32::MAX }]
-        {
-            assert_eq!(holding.to_string().parse(), Ok(holding));
-        }
-    }
-}

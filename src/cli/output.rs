@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
 
 pub(super) use signalbox_model::escaped;
@@ -63,6 +64,21 @@ pub(super) fn or_nothing(text: &[u8]) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
 }
 
+/// Numbered slots as ranges, for people: `0-3,7`.
+pub(super) fn slot_ranges(slots: &[u16]) -> String {
+    let ranges = slots.chunk_by(|slot, next| u32::from(*next) == u32::from(*slot) + 1);
+    let ranges = ranges.map(|range| match range {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => slot_list(range),
+    });
+    ranges.collect::<Vec<_>>().join(",")
+}
+
+/// Each slot, for programs: `0,1,2,3,7`.
+pub(super) fn slot_list(slots: &[u16]) -> String {
+    slots.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// A time in seconds, with milliseconds: as exact as the protocol, and shown without rounding errors.
 pub(super) fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
@@ -71,6 +87,15 @@ pub(super) fn seconds(time: Duration) -> f64 {
 /// A message with all control and invisible characters escaped, but with its line breaks.
 pub(super) fn harmless(message: &str) -> String {
     escaped_except(message.as_bytes(), "\\\n")
+}
+
+/// One object with the keys of several, in their order. A null has no keys.
+pub(super) fn merged(objects: impl IntoIterator<Item = Value>) -> Value {
+    let keys = objects.into_iter().filter_map(|object| match object {
+        Value::Object(keys) => Some(keys),
+        _ => None,
+    });
+    Value::Object(keys.flatten().collect())
 }
 
 /// The value as JSON on one line. The unsafe characters that JSON leaves as they are (U+007F to U+009F, direction marks and
@@ -93,6 +118,18 @@ pub(super) fn json(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbouring_slots_are_a_range() {
+        for (slots, expected, listed) in [
+            (&[][..], "", ""),
+            (&[5], "5", "5"),
+            (&[0, 1], "0-1", "0,1"),
+            (&[0, 1, 2, 3, 7, 65_534, 65_535], "0-3,7,65534-65535", "0,1,2,3,7,65534,65535"),
+        ] {
+            assert_eq!((slot_ranges(slots), slot_list(slots)), (expected.to_owned(), listed.to_owned()));
+        }
+    }
 
     #[test]
     fn json_has_no_control_characters_and_no_direction_marks() {

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,8 +11,7 @@ use tokio::net::TcpStream;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::number::within;
-use super::time::time;
+use super::values::{time, within};
 use crate::config::{Config, Loaded, Network};
 use signalbox_client::{PlainClient, Status};
 use signalbox_protocol::PROXY_HEADER_LOCAL;
@@ -53,7 +51,7 @@ enum Target {
     Connected(String, PlainClient),
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Arguments { count, interval, config } = arguments;
     let server = &common.server;
     let target = match config {
@@ -81,7 +79,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             tokio::time::sleep(*interval).await;
         }
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// The server of a configuration file, on this machine.

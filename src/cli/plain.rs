@@ -4,19 +4,17 @@
 //! thread on purpose, so that a slow reader of the output slows the server down.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::list;
-use super::name::Name;
 use super::output::{self, escaped};
-use super::pattern::PatternArguments;
 use super::table::Column;
+use super::values::{Name, PatternArguments};
 use signalbox_client::{DumpEntry, Namespace, Resources, Scope, Statistic, Status};
 use signalbox_model::views::Named;
 
@@ -35,7 +33,7 @@ pub(super) struct Get {
     name: Name,
 }
 
-pub(super) async fn get(arguments: &Get, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn get(arguments: &Get, common: &Common) -> Result<(), Failure> {
     let (name, server) = (&arguments.name, &common.server);
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await {
@@ -76,7 +74,7 @@ pub(super) struct Dump {
     pattern: PatternArguments,
 }
 
-pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<(), Failure> {
     let pattern = &arguments.pattern;
     let (scope, server) = (pattern.scope(), &common.server);
     let mut rows = common.rows(&COLUMNS);
@@ -97,7 +95,7 @@ pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, 
     if let (true, Some(name)) = (is_empty, pattern.name()) {
         return Err(server.not_found_of(Some(server.namespace()), name).await);
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// An entry in JSON.
@@ -119,13 +117,12 @@ Examples:
   signalbox stats --json | jq .curr_connections")]
 pub(super) struct Stats {}
 
-pub(super) async fn stats(_: &Stats, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn stats(_: &Stats, common: &Common) -> Result<(), Failure> {
     let client = common.server.connect().await?;
     let items = common.server.answer(client.stats()).await?;
     let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();
     let text = if common.json { output::json(&object()) + "\n" } else { aligned(&items) };
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(Exit::Success.into())
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 fn aligned(items: &[Statistic]) -> String {

@@ -4,13 +4,11 @@
 //! The refusal itself is only a status, so the numbers in the message come from another request. Other clients may have
 //! acquired or released in between: if the numbers do not explain the refusal, the message says so.
 
-use super::declared::no_such_slot;
 use super::exit::{Exit, Failure};
-use super::listing::State;
-use super::name::quoted;
+use super::listing::{State, no_such_slot};
+use super::output::slot_ranges;
 use super::server::Server;
-use super::slots;
-use super::time::shown;
+use super::values::{quoted, shown};
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{
     DeclaredEntry, Direct, Error, HelloAnswer, Inspected, Namespace, PlainClient, Status,
@@ -69,20 +67,15 @@ impl<'a> Questions<'a> {
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// How many resources are in use, and of how many.
-    InUse { in_use: u32, capacity: u32 },
-    /// How many resources of a semaphore are available.
-    Available(u32),
-    /// Slots of the semaphore are out of service, so fewer resources are available than its capacity says.
-    OutOfService { slots: Vec<u16>, available: u32, capacity: u32 },
-    /// The slot that was requested is out of service, or others hold it or wait before the request.
-    Slot { slot: u16, is_out: bool },
-    /// The semaphore does not have the slot that was requested, for this reason.
-    NoSuchSlot(String),
-    /// The semaphore is paused, so it grants nothing.
-    Paused,
-    /// The semaphore is being removed, so it grants nothing.
-    Removing,
+    /// It exists.
+    Known {
+        /// Its state and the request, such as `1 of 4 in use, 4 requested`.
+        state: String,
+        /// Whether the request fits now.
+        fits: bool,
+        /// `None`: it is not in the way.
+        capacity: Option<u32>,
+    },
     /// The name does not exist.
     Missing,
     /// The name is not declared, but clients use it with a maximum.
@@ -101,8 +94,12 @@ impl Usage {
     ) -> Self {
         let call = client.get(amount.name.bytes());
         match (server.answer(call).await, namespace) {
-            (Ok(number), Namespace::Counters) => Self::counter(number.0, amount),
-            (Ok(number), Namespace::Semaphores) => Self::Available(number.0),
+            (Ok(number), Namespace::Counters) => Self::in_use(amount, number.0, amount.max),
+            (Ok(number), Namespace::Semaphores) => {
+                let (available, resources) = (number.0, amount.resources);
+                let state = format!("{available} available, {resources} requested");
+                Self::Known { state, fits: resources <= available, capacity: None }
+            }
             (Err(error), _) if error.status() == Some(Status::NotFound) => Self::Missing,
             _ => Self::Unknown,
         }
@@ -115,74 +112,48 @@ impl Usage {
             Err(_) => return Self::Unknown,
         };
         let Inspected { in_use, capacity, available, namespace, .. } = state.inspected;
+        let withheld = |why: String| Self::Known { state: why, fits: false, capacity: None };
         match (namespace, &state.declared, amount.slot) {
             (Namespace::Counters, ..) if amount.max.is_none() => Self::NotDeclared,
-            (Namespace::Counters, ..) => Self::counter(in_use, amount),
-            (_, Some(DeclaredEntry { removing: true, .. }), _) => Self::Removing,
-            (_, Some(DeclaredEntry { paused: true, .. }), _) => Self::Paused,
+            // A counter has no capacity of its own, but each request for it has a maximum.
+            (Namespace::Counters, ..) => Self::in_use(amount, in_use, amount.max),
+            (_, Some(DeclaredEntry { removing: true, .. }), _) => withheld("it is being removed".to_owned()),
+            (_, Some(DeclaredEntry { paused: true, .. }), _) => {
+                withheld("an administrator has paused it".to_owned())
+            }
             (_, Some(entry), Some(slot)) if !entry.numbered || u32::from(slot) >= entry.capacity => {
-                Self::NoSuchSlot(no_such_slot(entry))
+                withheld(no_such_slot(entry))
             }
-            (_, Some(entry), Some(slot)) => Self::Slot { slot, is_out: entry.slots_out.contains(&slot) },
+            (_, Some(entry), Some(slot)) => withheld(match entry.slots_out.contains(&slot) {
+                true => format!("slot {slot} is out of service"),
+                false => format!("slot {slot} is held, or others wait before it"),
+            }),
             (_, Some(DeclaredEntry { slots_out: slots, .. }), None) if !slots.is_empty() => {
-                Self::OutOfService { slots: slots.clone(), available, capacity }
-            }
-            _ => Self::InUse { in_use, capacity },
-        }
-    }
-
-    /// A counter has no capacity of its own, but each request for it has a maximum.
-    fn counter(in_use: u32, amount: &Amount) -> Self {
-        amount.max.map_or(Self::Unknown, |capacity| Self::InUse { in_use, capacity })
-    }
-
-    /// Whether the request fits now; `None` if that is not known.
-    fn fits(&self, resources: u32) -> Option<bool> {
-        match *self {
-            Self::InUse { in_use, capacity } => {
-                Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
-            }
-            Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
-            Self::Slot { .. } | Self::NoSuchSlot(_) | Self::Paused | Self::Removing => Some(false),
-            Self::Missing | Self::NotDeclared | Self::Unknown => None,
-        }
-    }
-
-    /// The capacity, if it is known to be less than what was requested.
-    fn too_small(&self, resources: u32) -> Option<u32> {
-        match *self {
-            Self::InUse { capacity, .. } | Self::OutOfService { capacity, .. } => {
-                Some(capacity).filter(|capacity| *capacity < resources)
-            }
-            _ => None,
-        }
-    }
-
-    /// The state and the request, such as `1 of 4 in use, 4 requested`.
-    fn text(&self, Amount { resources, slot, .. }: &Amount) -> String {
-        let now = match self {
-            Self::InUse { in_use, capacity } => {
-                format!("{in_use} of {capacity} in use, {resources} requested")
-            }
-            Self::Available(available) => format!("{available} available, {resources} requested"),
-            Self::OutOfService { slots, available, .. } => {
                 let (s, are) = if slots.len() == 1 { ("", "is") } else { ("s", "are") };
-                let slots = slots::ranges(slots);
-                format!("slot{s} {slots} {are} out of service; {available} available, {resources} requested")
+                let (slots, resources) = (slot_ranges(slots), amount.resources);
+                let state = format!(
+                    "slot{s} {slots} {are} out of service; {available} available, {resources} requested"
+                );
+                Self::Known { state, fits: resources <= available, capacity: Some(capacity) }
             }
-            Self::Slot { slot, is_out: true } => format!("slot {slot} is out of service"),
-            Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
-            Self::NoSuchSlot(reason) => reason.clone(),
-            Self::Paused => "an administrator has paused it".to_owned(),
-            Self::Removing => "it is being removed".to_owned(),
-            Self::Missing | Self::NotDeclared | Self::Unknown => match slot {
-                Some(slot) => format!("slot {slot} is held, out of service, or others wait before it"),
-                None => format!("not enough resources available, {resources} requested"),
-            },
-        };
-        match self.fits(*resources) {
-            Some(true) => format!("other requests were first; now {now}"),
-            _ => now,
+            _ => Self::in_use(amount, in_use, Some(capacity)),
+        }
+    }
+
+    /// So many resources are in use, and of how many.
+    fn in_use(amount: &Amount, in_use: u32, capacity: Option<u32>) -> Self {
+        let (resources, Some(most)) = (amount.resources, capacity) else { return Self::Unknown };
+        let fits = u64::from(in_use) + u64::from(resources) <= u64::from(most);
+        Self::Known { state: format!("{in_use} of {most} in use, {resources} requested"), fits, capacity }
+    }
+
+    /// The state and the request.
+    fn text(&self, Amount { resources, slot, .. }: &Amount) -> String {
+        match (self, slot) {
+            (Self::Known { state, fits: true, .. }, _) => format!("other requests were first; now {state}"),
+            (Self::Known { state, .. }, _) => state.clone(),
+            (_, Some(slot)) => format!("slot {slot} is held, out of service, or others wait before it"),
+            (_, None) => format!("not enough resources available, {resources} requested"),
         }
     }
 }
@@ -228,8 +199,10 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
             (Exit::NothingAvailable, message)
         }
         (Some(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
-        (Some(Status::NoSuchSlot), _) if let Some(Usage::NoSuchSlot(reason)) = usages.first() => {
-            (Exit::Failure, format!("{names} does not have this slot: {reason}"))
+        (Some(Status::NoSuchSlot), _)
+            if let Some(Usage::Known { state, fits: false, .. }) = usages.first() =>
+        {
+            (Exit::Failure, format!("{names} does not have this slot: {state}"))
         }
         (Some(Status::MaximumTooSmall), _) if waiting.share => (
             Exit::Failure,
@@ -249,7 +222,7 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
         return usages.first().unwrap_or(&Usage::Unknown).text(amount);
     }
     let blocked = amounts.each().iter().zip(usages).filter_map(|(amount, usage)| {
-        let does_not_fit = usage.fits(amount.resources) == Some(false);
+        let does_not_fit = matches!(usage, Usage::Known { fits: false, .. });
         does_not_fit.then(|| format!("{} ({})", amount.name, usage.text(amount)))
     });
     match &blocked.collect::<Vec<_>>()[..] {
@@ -262,8 +235,9 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
 fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
     amounts.each().iter().zip(usages).find_map(|(amount, usage)| {
         let Amount { name, resources, .. } = amount;
-        let capacity = usage.too_small(*resources)?;
-        let advice = match capacity {
+        let Usage::Known { capacity: Some(capacity), .. } = usage else { return None };
+        let advice = match *capacity {
+            _ if capacity >= resources => return None,
             0 => "increase the capacity".to_owned(),
             _ => format!("request at most {capacity}, or increase the capacity"),
         };

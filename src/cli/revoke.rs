@@ -1,7 +1,6 @@
 //! `signalbox revoke` and `signalbox cancel`: take grants from their holders, and waiting requests from their queues.
 
 use std::io::{self, IsTerminal, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,14 +8,12 @@ use clap::Args;
 
 use super::arguments::Common;
 use super::change;
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::listing::{self, ListingKind};
 use super::messages::warn;
-use super::name::Name;
-use super::number::within;
 use super::server::PERMISSION_DENIED;
 use super::sessions;
-use super::time::time_or_none;
+use super::values::{Name, session_id, time_or_none, within};
 use crate::config::Clients;
 use signalbox_client::{Direct, GrantId, Revocation, SessionEntry, Status};
 use signalbox_model::{Cancellation, Milliseconds, Operation, SessionId, SessionKind};
@@ -44,18 +41,13 @@ pub(super) struct Cancel {
 }
 
 impl Cancel {
-    pub(super) async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(&self, common: &Common) -> Result<(), Failure> {
         let operation = Operation::Cancel(match (self.request, self.session) {
             (Some(request), _) => Cancellation::Request(GrantId(request)),
             (None, session) => Cancellation::Session(session.expect("clap requires one of the two")),
         });
         change::request(common, &common.server.direct().await?, &operation, &[]).await
     }
-}
-
-pub(super) fn session_id(text: &str) -> Result<SessionId, String> {
-    let number = within(1..=u64::MAX)(text)?;
-    Ok(SessionId::from_number(number).expect("the number is not 0"))
 }
 
 /// Revoke the grants of a name, one grant, or sessions with everything that they hold
@@ -131,7 +123,7 @@ struct Target {
 }
 
 impl Revoke {
-    pub(super) async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(&self, common: &Common) -> Result<(), Failure> {
         let Target { name, grant, session, client } = &self.target;
         let direct = common.server.direct().await?;
         let what = match (name, grant, session, client) {
@@ -156,12 +148,7 @@ impl Revoke {
         Operation::Revoke { what, grace }
     }
 
-    async fn revoke_all_of(
-        &self,
-        common: &Common,
-        direct: &Direct,
-        name: &Name,
-    ) -> Result<ExitCode, Failure> {
+    async fn revoke_all_of(&self, common: &Common, direct: &Direct, name: &Name) -> Result<(), Failure> {
         if self.dry_run {
             return listing::print(common, name, ListingKind::Holders).await;
         }
@@ -203,8 +190,7 @@ impl Revoke {
                 Err(error) => return Err(change::refused(server, direct, &operation, error).await),
             }
         }
-        writeln!(io::stdout(), "{revoked}")?;
-        Ok(Exit::Success.into())
+        Ok(writeln!(io::stdout(), "{revoked}")?)
     }
 }
 

@@ -1,15 +1,18 @@
-//! `signalbox serve`: runs the server.
+//! `signalbox serve`: runs the server; and `signalbox check-config`: reports what `serve` would report about a configuration
+//! file and the environment.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
+use super::arguments::Common;
 use super::data;
 use super::exit::{Exit, Failure};
-use super::number::within;
-use crate::config::Threshold;
+use super::messages::warn;
+use super::values::within;
+use crate::config::{Loaded, Threshold};
 use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 
 /// Run the server
@@ -70,7 +73,7 @@ fn ip_address(text: &str) -> Result<IpAddr, &'static str> {
     text.parse().map_err(|_| "expected an IP address, such as 127.0.0.1 or ::1")
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // The log and the errors name the directory, whatever the current one is.
     let data_dir = arguments.data_dir.as_deref().map(std::path::absolute).transpose()?;
     let options = Options {
@@ -83,8 +86,46 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         log_level: arguments.log_level,
         log_format: arguments.log_format,
     };
-    server::run(&options)?;
-    Ok(Exit::Success.into())
+    Ok(server::run(&options)?)
+}
+
+/// Check a configuration file
+///
+/// Prints all mistakes and warnings, and exits with status 78 if there is a mistake, or else with status 0. Also looks at what the
+/// server would use: certificates, keys, tokens, user and group, and the directories of data and logs. What cannot be used is a
+/// mistake; what expires within 30 days, and a file that the user who runs the command cannot read, is a warning, and so is
+/// listening on every address. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as
+/// for "serve". With --json, the output is one object with the keys file and warnings (an array of messages).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox check-config /etc/signalbox.toml
+  signalbox check-config /etc/yrmcds.conf && systemctl reload signalbox")]
+pub(super) struct CheckArguments {
+    /// Configuration file, in TOML or in the format of yrmcds.conf
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+pub(super) fn check(arguments: &CheckArguments, common: &Common) -> Result<(), Failure> {
+    let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os())?;
+    let mut mistakes = loaded.validate().err().map_or_else(Vec::new, |error| error.mistakes().to_vec());
+    let checked = server::check(&loaded.config);
+    mistakes.extend(checked.mistakes);
+    let notices = loaded.notices.into_iter().map(|notice| notice.sentence);
+    let warnings: Vec<_> = notices.chain(checked.warnings).collect();
+    mistakes.iter().for_each(|mistake| warn(mistake));
+    if !common.json || !mistakes.is_empty() {
+        warnings.iter().for_each(|warning| warn(warning));
+    }
+    if !mistakes.is_empty() {
+        return Err(Failure::silent(Exit::Configuration));
+    }
+    let file = arguments.file.display().to_string();
+    common.print(
+        &json!({ "file": file, "warnings": warnings }),
+        format_args!("{file}: the configuration is valid"),
+    )
 }
 
 impl From<DaemonError> for Failure {

@@ -1,25 +1,21 @@
 //! The connection options of the client subcommands: server, namespace and timeout.
 
-use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{ArgAction, Args};
 
 use super::exit::{Exit, Failure, of_limit};
 use super::messages;
-use super::name::Name;
-use super::pattern::looks_like_pattern;
-use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
+use super::values::{Name, looks_like_pattern, time};
 use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
-    Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
-    Namespace, PlainClient, SEMAPHORE_PORT, Series, Status, Tcp, Tls, Transport,
+    Address, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer, Namespace, PlainClient,
+    SEMAPHORE_PORT, Series, Status, Tcp, Tls, Transport,
 };
 use signalbox_model::noun;
 
@@ -39,9 +35,11 @@ pub(super) struct Server {
         value_name = "HOST[:PORT]",
         env = "SIGNALBOX_SERVER",
         default_value = "127.0.0.1",
+        value_delimiter = ',',
+        action = ArgAction::Set,
         global = true
     )]
-    addresses: Addresses,
+    addresses: Vec<Address>,
 
     /// Use the counter of this name, even if it is declared
     ///
@@ -70,49 +68,23 @@ pub(super) struct Server {
     answered: Arc<Mutex<Option<Address>>>,
 }
 
-/// The addresses of one server, or of the nodes of one cluster; at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Addresses(Vec<Address>);
-
-impl FromStr for Addresses {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-impl Addresses {
-    /// In the order in which they were given.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Address> {
-        self.0.iter()
-    }
-}
-
-impl From<Address> for Addresses {
-    fn from(address: Address) -> Self {
-        Self(vec![address])
-    }
-}
-
-impl fmt::Display for Addresses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.iter().map(Address::to_string).collect::<Vec<_>>().join(","))
-    }
-}
-
 impl Server {
-    /// The addresses, with the default port where none was given.
-    pub(super) fn addresses(&self) -> Addresses {
+    /// The addresses of one server, or of the nodes of one cluster, with the default port where none was given. There is at least one.
+    pub(super) fn addresses(&self) -> Vec<Address> {
         let port = if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT };
-        Addresses(self.addresses.iter().map(|address| address.clone().or_port(port)).collect())
+        self.addresses.iter().map(|address| address.clone().or_port(port)).collect()
+    }
+
+    /// The addresses, separated by commas.
+    pub(super) fn shown(&self) -> String {
+        self.addresses().iter().map(Address::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// The address that has answered last, if it is one of several.
     fn answered(&self) -> Option<Address> {
         let answered = self.lock_answered().clone()?;
         let name = answered.clone().unresolved();
-        self.addresses().iter().any(|address| *address == name).then_some(answered)
+        self.addresses().contains(&name).then_some(answered)
     }
 
     fn lock_answered(&self) -> MutexGuard<'_, Option<Address>> {
@@ -121,7 +93,7 @@ impl Server {
 
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
-        let mut addresses = self.addresses().0.into_iter();
+        let mut addresses = self.addresses().into_iter();
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
         let builder = builder.open_max(self.timeout);
@@ -142,11 +114,11 @@ impl Server {
 
     /// Whether a port was given. Otherwise `--semaphore` selects it.
     pub(super) fn has_port(&self) -> bool {
-        self.addresses.0.iter().any(|address| address.port().is_some())
+        self.addresses.iter().any(|address| address.port().is_some())
     }
 
     /// The same options with other addresses.
-    pub(super) fn at(&self, addresses: Addresses) -> Self {
+    pub(super) fn at(&self, addresses: Vec<Address>) -> Self {
         Self { addresses, ..self.clone() }
     }
 
@@ -167,7 +139,7 @@ impl Server {
     /// The only address; `None`: there are several, given or those of a name.
     async fn only(&self) -> Result<Option<Address>, Failure> {
         let addresses = self.addresses();
-        let [only] = addresses.0.as_slice() else { return Ok(None) };
+        let [only] = &addresses[..] else { return Ok(None) };
         let resolved = tokio::time::timeout(self.timeout, Tcp.resolve(only.clone())).await;
         let resolved = resolved.unwrap_or_else(|_| Err(self.late(only)))?;
         Ok((resolved.len() == 1).then(|| only.clone()))
@@ -234,7 +206,7 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let server = self.at(self.leader().await?.into());
+        let server = self.at(vec![self.leader().await?]);
         let client = server.builder("signalbox")?.build()?;
         Ok(server.answer(client.direct()).await?)
     }
@@ -263,7 +235,7 @@ impl Server {
                 Err(last) => last,
             };
             if Instant::now() + RETRY_PAUSE >= deadline {
-                let tried = self.addresses();
+                let tried = self.shown();
                 let unavailable = || {
                     let within = self.timeout.as_secs_f64();
                     let message = format!(
@@ -282,7 +254,7 @@ impl Server {
     async fn first_of(&self, deadline: Instant, tls: Option<&Tls>) -> Result<(Address, PlainClient), Error> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let answered = self.answered();
-        let mut addresses = self.addresses().0;
+        let mut addresses = self.addresses();
         let name = answered.clone().map(Address::unresolved);
         addresses.sort_by_key(|address| Some(address) != name.as_ref());
         let late = |address: &Address| self.late(address).into();
@@ -326,7 +298,7 @@ impl Server {
     /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were
     /// requested: yrmcdsd does not say which it serves.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
-        let address = self.addresses();
+        let address = self.shown();
         Err(Failure::usage(match (self.namespace(), server) {
             (requested, Some(HelloAnswer { port, .. })) if requested == port => return Ok(()),
             (Namespace::Counters, Some(_)) => format!(
@@ -356,7 +328,7 @@ impl Server {
         limit: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let late = || ConnectError::TimedOut { address: self.addresses().to_string(), limit };
+        let late = || ConnectError::TimedOut { address: self.shown(), limit };
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late().into()))
     }
 

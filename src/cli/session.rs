@@ -1,18 +1,21 @@
-//! `signalbox renew` and `signalbox release`: about the session that `acquire` handed over to a script.
+//! `signalbox renew`, `signalbox release` and `signalbox verify`: about the session that `acquire` handed over to a script, and
+//! about its grant.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::messages::warn;
-use super::number::within;
 use super::output::seconds;
 use super::server::Server;
+use super::table::Column;
+use super::values::within;
 use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
 use signalbox_model::from_hex;
+use signalbox_model::views::ttl_left_s;
 
 /// The variables that `acquire` prints. `run` sets the last two for its command, and that of [`EVENTS_FD`].
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
@@ -94,10 +97,10 @@ pub(super) struct Renew {
     session: SessionArguments,
 }
 
-pub(super) async fn renew(arguments: &Renew, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn renew(arguments: &Renew, common: &Common) -> Result<(), Failure> {
     let credentials = arguments.session.credentials(common)?;
     let lease = seconds(credentials.renew(&common.server).await?);
-    common.print(&serde_json::json!({ "lease": lease }), lease)
+    common.print(&json!({ "lease": lease }), lease)
 }
 
 /// Release resources that were acquired with "signalbox acquire"
@@ -124,10 +127,9 @@ pub(super) struct Release {
     done: bool,
 }
 
-pub(super) async fn release(arguments: &Release, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn release(arguments: &Release, common: &Common) -> Result<(), Failure> {
     let credentials = arguments.session.credentials(common)?;
-    credentials.close(&common.server, arguments.done).await?;
-    Ok(Exit::Success.into())
+    credentials.close(&common.server, arguments.done).await
 }
 
 /// A session's id and its key, and the grant that it is expected to hold.
@@ -250,4 +252,50 @@ struct Attached {
     left: Duration,
     /// The grant, if one is expected.
     grant: Result<Option<VerifiedGrant>, Failure>,
+}
+
+const COLUMNS: [Column; 3] =
+    [Column::word("STATE", 8).under("standing"), Column::number("SESSION", 20), Column::number("LEFT", 10)];
+
+/// Check whether a grant is held, by which session, and for how long
+///
+/// Prints one of three states, each with its exit status: held (0); retiring (2), which is still held, but is being
+/// revoked, or its semaphore is being removed, was removed and declared again, or no longer has its slot; gone (1).
+///
+/// The columns are: state, session, seconds until the lease ends without renewal; the session of a connection has no lease. With
+/// --json, the output is one object with the keys grant, standing, session and left.
+///
+/// The command does not renew the lease. A service that receives the id of a grant with a request can check with this
+/// command whether the sender still holds it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox verify 4711
+  signalbox verify \"$SIGNALBOX_GRANT\" > /dev/null || exit")]
+pub(super) struct Verify {
+    /// Id of the grant
+    #[arg(value_parser = within(0..=u64::MAX))]
+    grant: u64,
+}
+
+pub(super) async fn verify(arguments: &Verify, common: &Common) -> Result<(), Failure> {
+    let (grant, server) = (arguments.grant, &common.server);
+    let direct = server.direct().await?;
+    let verified = match server.answer(direct.verify(GrantId(grant))).await {
+        Err(error) if error.status() == Some(Status::NotAcquired) => None,
+        result => Some(result?),
+    };
+    let (state, end) = match verified.map(|verified| verified.state) {
+        Some(GrantState::Held) => ("held", Ok(())),
+        Some(GrantState::Retiring) => ("retiring", Err(Failure::silent(Exit::Retiring))),
+        None => ("gone", Err(Failure::silent(Exit::Failure))),
+    };
+    let left = verified.and_then(|verified| ttl_left_s(verified.ttl_left));
+    // Ids are strings: many JSON readers convert numbers to doubles, which would round them.
+    let session = verified.map(|verified| verified.session.to_string());
+    let object = json!({ "grant": grant.to_string(), "standing": state, "session": session, "left": left });
+    let mut rows = common.rows(&COLUMNS);
+    rows.push(&object)?;
+    rows.finish()?;
+    end
 }

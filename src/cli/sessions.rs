@@ -3,16 +3,14 @@
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
 //! purpose, so that a slow reader of the output slows the server down.
 
-use std::process::ExitCode;
-
 use bytes::Bytes;
 use clap::Args;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::table::Column;
 use signalbox_client::{Direct, SessionEntry};
-use signalbox_model::views::{self, Session};
+use signalbox_model::views::Session;
 
 const COLUMNS: [Column; 10] = [
     Column::word("KIND", 10),
@@ -48,7 +46,7 @@ Examples:
   signalbox sessions --json | jq 'select(.grants > 0) | .address'")]
 pub(super) struct Arguments {}
 
-pub(super) async fn run(_: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(_: &Arguments, common: &Common) -> Result<(), Failure> {
     print(common, &common.server.direct().await?, |_| true).await
 }
 
@@ -57,7 +55,7 @@ pub(super) async fn print(
     common: &Common,
     direct: &Direct,
     is_selected: impl Fn(&SessionEntry<Bytes>) -> bool,
-) -> Result<ExitCode, Failure> {
+) -> Result<(), Failure> {
     let server = &common.server;
     let mut rows = common.rows(&COLUMNS);
     let mut sessions = server.answer(direct.sessions()).await?;
@@ -66,11 +64,5 @@ pub(super) async fn print(
             rows.push(&Session::of(&entry))?;
         }
     }
-    rows.finish()?;
-    Ok(Exit::Success.into())
-}
-
-/// In seconds; `None`: it ends with its connection.
-pub(super) fn ttl_left_s(entry: &SessionEntry<Bytes>) -> Option<u64> {
-    views::ttl_left_s(entry.ttl_left).map(|left| left as u64)
+    Ok(rows.finish()?)
 }

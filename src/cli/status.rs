@@ -1,22 +1,20 @@
 //! `signalbox status`: the usage of a name, its capacity, its holders and its queue.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
-use super::listing::{self, Held, Leases, ListingKind, State};
-use super::name::Name;
-use super::output::{Form, json};
-use super::revoke::session_id;
+use super::exit::Failure;
+use super::listing::{self, Leases, ListingKind, State, object_of};
+use super::output::{self, Form, merged};
 use super::sysv::{SetName, list_users, show_named};
 use super::table::{Column, Rows, figures};
+use super::values::{Name, session_id};
 use crate::config::Clients;
 use signalbox_client::{HELD_SESSIONS_MAX, Inspected, Namespace, SessionId, SessionKind, Status};
-use signalbox_model::views::{self, Declaration, Named, Usage, ttl_left_s};
+use signalbox_model::views::{Declaration, Named, Usage, ttl_left_s};
 
 /// Show the usage of a limit, its holders and its queue
 ///
@@ -80,7 +78,7 @@ pub(super) struct Arguments {
     waiters: bool,
 }
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Common { server, sysv, .. } = common;
     let Some(name) = &arguments.name else { return print_held(arguments, common).await };
     let list = match (arguments.holders, arguments.waiters) {
@@ -126,7 +124,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             left.push(leases.left(server, holder).await?);
         }
         match common.json {
-            true => writeln!(out, "{}", state.json(name, &left))?,
+            true => writeln!(out, "{}", output::json(&state.object(name, &left)))?,
             false => {
                 if index > 0 {
                     writeln!(out)?;
@@ -135,7 +133,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             }
         }
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 impl State {
@@ -156,7 +154,7 @@ impl State {
                 writeln!(out, "\n{}:", kind.title())?;
                 let mut rows = Rows::new(form, kind.columns(), &mut *out);
                 for (index, entry) in entries.iter().enumerate() {
-                    rows.push(&Held::of(entry, left.get(index).copied().flatten()))?;
+                    rows.push(&object_of(entry, left.get(index).copied().flatten()))?;
                 }
                 rows.finish()?;
             }
@@ -164,24 +162,15 @@ impl State {
         Ok(())
     }
 
-    fn json(&self, name: &Name, left: &[Option<f64>]) -> String {
-        json(&Line {
-            usage: Usage::of(name.bytes(), self.inspected),
-            declared: self.declared.as_ref().map(Declaration::of),
-            holders: self.holders.iter().zip(left).map(|(holder, left)| Held::of(holder, *left)).collect(),
-            queue: self.queue.iter().map(views::Entry::of).collect(),
-        })
+    /// The state of a name in JSON.
+    fn object(&self, name: &Name, left: &[Option<f64>]) -> Value {
+        let holders = self.holders.iter().zip(left).map(|(holder, left)| object_of(holder, *left));
+        let mut object = json!(Usage::of(name.bytes(), self.inspected));
+        object["declared"] = json!(self.declared.as_ref().map(Declaration::of));
+        object["holders"] = holders.collect();
+        object["queue"] = self.queue.iter().map(|waiter| object_of(waiter, None)).collect();
+        object
     }
-}
-
-/// The state of a name in JSON.
-#[derive(Serialize)]
-struct Line {
-    #[serde(flatten)]
-    usage: Usage,
-    declared: Option<Declaration>,
-    holders: Vec<Held>,
-    queue: Vec<views::Entry>,
 }
 
 /// The columns of what sessions hold and wait for, of all names.
@@ -199,19 +188,8 @@ const COLUMNS: [Column; 11] = [
     Column::text("LABEL").omitted(5),
 ];
 
-/// A holder or a waiter in JSON, with its name.
-#[derive(Serialize)]
-struct HeldLine {
-    kind: &'static str,
-    #[serde(flatten)]
-    name: Named,
-    state: &'static str,
-    #[serde(flatten)]
-    held: Held,
-}
-
 /// Prints what sessions hold and wait for, of all names.
-async fn print_held(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+async fn print_held(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let direct = server.direct().await?;
     let mut sessions: Vec<_> = arguments.session.into_iter().collect();
@@ -241,14 +219,14 @@ async fn print_held(arguments: &Arguments, common: &Common) -> Result<ExitCode, 
                 held => held?,
             };
             let Some(held) = held else { break };
-            rows.push(&HeldLine {
-                kind: held.namespace.noun(),
-                name: Named::of(&held.name),
-                state: if held.is_held { "holds" } else { "waits" },
-                held: Held::of(&held.entry, ttl_left_s(held.ttl_left)),
-            })?;
+            let state = if held.is_held { "holds" } else { "waits" };
+            rows.push(&merged([
+                json!({ "kind": held.namespace.noun() }),
+                json!(Named::of(&held.name)),
+                json!({ "state": state }),
+                object_of(&held.entry, ttl_left_s(held.ttl_left)),
+            ]))?;
         }
     }
-    rows.finish()?;
-    Ok(Exit::Success.into())
+    Ok(rows.finish()?)
 }

@@ -12,8 +12,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::output::{self, Form, NOTHING, cut, harmless, or_nothing, width_of};
-use super::slots;
+use super::output::{self, Form, NOTHING, cut, harmless, or_nothing, slot_ranges, width_of};
 use signalbox_model::{UnixSeconds, from_hex};
 
 /// Rows that decide the widths of the columns. Longer texts of later rows are cut.
@@ -131,7 +130,7 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
             .map_or_else(|| number.to_string(), |number| number.to_string()),
         (_, Value::Array(items)) if items.iter().all(Value::is_u64) => {
             let slots: Vec<_> = items.iter().filter_map(|slot| slot.as_u64()?.try_into().ok()).collect();
-            or_nothing(slots::ranges(&slots).as_bytes())
+            or_nothing(slot_ranges(&slots).as_bytes())
         }
         (_, Value::Array(items)) => {
             let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();

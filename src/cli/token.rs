@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure, check_output};
+use super::exit::{Failure, check_output};
 use super::table::Column;
-use super::time::{time, unix_now_s};
+use super::values::{time, unix_now_s};
 use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, update_tokens};
 
 /// Create, rotate, revoke and list the tokens of clients
@@ -136,7 +135,7 @@ struct Revoke {
 const COLUMNS: [Column; 4] =
     [Column::word("NAME", 4), Column::word("ID", 16), Column::word("EXPIRES", 12), Column::text("RIGHTS")];
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     match &arguments.action {
         Action::Create(arguments) => create(arguments)?,
         Action::Rotate(arguments) => rotate(arguments)?,
@@ -147,7 +146,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         }
         Action::List(source) => list(source, common)?,
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 fn create(arguments: &Create) -> Result<(), Failure> {

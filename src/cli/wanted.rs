@@ -4,11 +4,8 @@ use std::collections::HashSet;
 
 use clap::Args;
 
-use super::exit::Failure;
-use super::name::{Name, quoted};
-use super::number::within;
-use super::pattern::WholeNames;
-use super::time::{WaitLimit, wait_limit};
+use super::exit::{End, Failure};
+use super::values::{Name, WaitLimit, WholeNames, quoted, wait_limit, within};
 use signalbox_client::{Claim, Namespace};
 use signalbox_model::noun;
 
@@ -113,7 +110,7 @@ impl Waiting {
 
     /// How this process ends if another command has done the work.
     pub(super) fn done(&self) -> Failure {
-        Failure::silent(self.done_status.unwrap_or_default())
+        Failure::silent(End::Status(self.done_status.unwrap_or_default()))
     }
 }
 
@@ -266,37 +263,5 @@ impl Amounts {
     pub(super) fn object(&self) -> String {
         let plural = if self.each.len() == 1 { "" } else { "s" };
         format!("{}{plural} {}", noun(self.kind), self.names())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::output::escaped;
-
-    fn parsed(argument: &str) -> Result<(String, Option<Own>), String> {
-        let (name, own) = split(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
-        Ok((escaped(name.bytes()), own))
-    }
-
-    #[test]
-    fn an_amount_is_the_digits_at_the_end() {
-        for (argument, name, own) in [
-            ("gpu", "gpu", None),
-            ("gpu=2", "gpu", Some((2, None))),
-            ("tenant:8", "tenant", Some((1, Some(8)))),
-            ("tenant=2:8", "tenant", Some((2, Some(8)))),
-            ("a:b:4294967295", "a:b", Some((1, Some(u32::MAX)))),
-            ("host:web", "host:web", None),
-            ("a:", "a:", None),
-        ] {
-            assert_eq!(parsed(argument), Ok((name.to_owned(), own)), "{argument}");
-        }
-        let malformed =
-            "gpu=1.5:4|gpu=2O:4|gpu:4=2:4|gpu:4:4|gpu =2:4|gpu |a=1:2:3|gpu:8=2|a=b=4|gpu=|gpu=2/4"
-                .split('|');
-        for wrong in ["=4", ":4", "gpu=4294967296"].into_iter().chain(malformed) {
-            assert!(parsed(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -2,23 +2,20 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::arguments::Common;
 use super::exit::Failure;
 use super::list;
-use super::name::Name;
-use super::output::{escaped, or_nothing};
-use super::pattern;
+use super::output::{escaped, merged, or_nothing};
 use super::server::Server;
 use super::sysv::{self, SetName};
 use super::table::{Column, Rows};
-use super::time::{time, unix_now_s};
+use super::values::{Name, scope, time, unix_now_s};
 use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Series, SessionEntry};
 use signalbox_model::views::Named;
 
@@ -82,7 +79,7 @@ const LISTED_EVERY: Duration = Duration::from_secs(1);
 /// The default of `--interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let Arguments { name, interval, .. } = arguments;
     let Common { server, sysv, .. } = common;
     if !sysv {
@@ -92,9 +89,9 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
 }
 
-async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let (Arguments { name, exact, .. }, server) = (arguments, &common.server);
-    let scope = pattern::scope(name, *exact);
+    let scope = scope(name, *exact);
     let direct = server.direct().await?;
     let mut watches = Vec::new();
     for namespace in Namespace::one_or_all(server.kind()) {
@@ -117,7 +114,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failu
         }
         let (time_s, client) = (unix_now_s(), clients.of(event.session).await);
         let shown = or_nothing(client.unwrap_or_default());
-        rows.push_with(&Line::of(time_s, number, &event, kind, client), &[("CLIENT", &shown)])?;
+        rows.push_with(&object_of(time_s, number, &event, kind, client), &[("CLIENT", &shown)])?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.
             rows.settle()?;
@@ -179,39 +176,23 @@ impl Clients<'_> {
     }
 }
 
-/// An event in JSON.
-#[derive(Serialize)]
-struct Line {
-    /// When it was printed, in seconds since the Unix epoch.
-    time: u64,
-    number: u64,
-    kind: &'static str,
-    event: &'static str,
-    /// Strings: many JSON readers convert numbers to doubles, which would round them.
-    grant: Option<String>,
-    session: Option<String>,
-    resources: u32,
-    in_use: u32,
-    waiting: u32,
-    #[serde(flatten)]
-    name: Option<Named>,
-    client: Option<String>,
-}
-
-impl Line {
-    fn of(time: u64, number: u64, event: &Event<Bytes>, kind: &'static str, client: Option<&[u8]>) -> Self {
-        Self {
-            time,
-            number,
-            kind: event.namespace.noun(),
-            event: kind,
-            grant: event.grant.map(|grant| grant.0.to_string()),
-            session: event.session.map(|session| session.to_string()),
-            resources: event.resources,
-            in_use: event.in_use,
-            waiting: event.waiting,
-            name: (!event.name.is_empty()).then(|| Named::of(&event.name)),
-            client: client.map(escaped),
-        }
-    }
+/// An event in JSON. `time_s`: when it was printed, in seconds since the Unix epoch.
+fn object_of(time_s: u64, number: u64, event: &Event<Bytes>, kind: &str, client: Option<&[u8]>) -> Value {
+    let name = (!event.name.is_empty()).then(|| Named::of(&event.name));
+    merged([
+        json!({
+            "time": time_s,
+            "number": number,
+            "kind": event.namespace.noun(),
+            "event": kind,
+            // Strings: many JSON readers convert numbers to doubles, which would round them.
+            "grant": event.grant.map(|grant| grant.0.to_string()),
+            "session": event.session.map(|session| session.to_string()),
+            "resources": event.resources,
+            "in_use": event.in_use,
+            "waiting": event.waiting,
+        }),
+        json!(name),
+        json!({ "client": client.map(escaped) }),
+    ])
 }

@@ -44,6 +44,8 @@ async fn names_stand_together_before_or_after_the_options() {
         &["run", "--lease", "5", "--wait", "1", "a:1", "b:1", "--", "true"],
         &["run", "--lease=5", "a:1", "b:1", "--wait=1", "--", "true"],
         &["run", "days", "s", "--max", "1", "--lease", "5", "--", "true"],
+        &["run", "tenant=2:8", "a:b:4294967295", "--", "true"],
+        &["run", "host:web", "a:", "--max", "1", "--", "true"],
     ] {
         assert_eq!(stdout(&ran(server, arguments).await), "", "{arguments:?}");
     }
@@ -157,7 +159,7 @@ async fn the_shell_completes_names() {
     for (words, expected) in [
         (&["get", "ba"][..], &["ba:1", "backup"][..]),
         (&["get", "ba", ":", ""], &["1"]),
-        (&["--timeout", "3", "status", "j"], &["job"]),
+        (&["--timeout", "=", "3", "status", "j"], &["job"]),
         (&["get", "two"], &["two\\ words"]),
         (&["remove", ""], &["bag", "gpu"]),
         (&["run", "ba"], &["ba:1", "backup", "bag"]),

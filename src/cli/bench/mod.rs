@@ -8,7 +8,6 @@ mod report;
 
 use std::io::{IsTerminal, Write, stderr};
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use signalbox_bench::{
 };
 use signalbox_client::Address;
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let mut load = arguments.load(server.timeout())?;
     // A mistyped process is reported before the load.
@@ -45,15 +44,14 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
     let cost = before.zip(after).map(|(before, after)| ServerCost::between(before, after, &record));
     let report = Report::new(arguments, server.namespace(), &load, address, &record, cost);
     let text = if common.json { report.json() } else { report.text() };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(Exit::Success.into())
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 /// The address of the server, or of the node that leads. Its port must serve the namespace that was requested: the
 /// generators send plain requests, which do not name one.
 async fn leader(server: &Server) -> Result<Address, Failure> {
     let leader = server.leader().await?;
-    server.at(leader.clone().into()).connect().await?;
+    server.at(vec![leader.clone()]).connect().await?;
     Ok(leader)
 }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::cli::exit::Failure;
-use crate::cli::number::within;
-use crate::cli::time::{time, time_or_none};
+use crate::cli::values::{time, time_or_none, within};
 use signalbox_bench::{Distribution, Limit, Mix, Names, Plan};
 use signalbox_client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
@@ -235,26 +234,5 @@ fn rate(text: &str) -> Result<f64, &'static str> {
     match text.parse::<f64>() {
         Ok(rate) if (0.001..=1e9).contains(&rate) => Ok(rate),
         _ => Err("expected a number of requests per second, such as 20000"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mix_is_a_list_of_weights() {
-        let parsed = |text: &str| mix(text).map(|mix| (mix.pair, mix.get, mix.noop));
-        assert_eq!(parsed("pair"), Ok((1, 0, 0)));
-        assert_eq!(parsed("pair=8,get,noop=3"), Ok((8, 1, 3)));
-        for wrong in ["", "pair=", "put", "get=-1", "get=0", "pair=9999999999"] {
-            assert!(parsed(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn parts_make_the_whole() {
-        let parts: Vec<_> = (0..3).map(|index| part(50, 3, index)).collect();
-        assert_eq!(parts, [17, 17, 16]);
     }
 }

@@ -5,7 +5,6 @@ mod release;
 mod status;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -13,7 +12,7 @@ use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::time::time;
+use super::values::time;
 use crate::cluster::client;
 use crate::config::{ClusterConfig, Loaded};
 use signalbox_cluster::admin::{self, FORMAT, Finalized};
@@ -134,7 +133,7 @@ pub(super) struct Cluster {
     pub(super) etcd: Persistent<EtcdClient>,
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     match &arguments.action {
         Action::Status(arguments) => status::run(arguments, common),
         Action::Drain(arguments) => drain(arguments, common),
@@ -149,7 +148,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
     }
 }
 
-fn drain(arguments: &Drain, common: &Common) -> Result<ExitCode, Failure> {
+fn drain(arguments: &Drain, common: &Common) -> Result<(), Failure> {
     let mut cluster = arguments.source.open()?;
     let node = arguments.node.as_str();
     let drained =
@@ -170,7 +169,7 @@ fn drain(arguments: &Drain, common: &Common) -> Result<ExitCode, Failure> {
     common.print(&json!({ "drained": node, "leader": leader, "epoch": epoch }), sentence)
 }
 
-fn finalize(source: &Source, common: &Common) -> Result<ExitCode, Failure> {
+fn finalize(source: &Source, common: &Common) -> Result<(), Failure> {
     let mut cluster = source.open()?;
     let Finalized { from, to } = admin::finalize(&mut cluster.etcd, &cluster.keys, FORMAT)?;
     let sentence = match from == to {

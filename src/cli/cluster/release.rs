@@ -1,14 +1,13 @@
 //! `signalbox cluster release`: releases the leadership of a node whose process has ended.
 
 use std::path::Path;
-use std::process::ExitCode;
 use std::{env, fs, io};
 
 use clap::Args;
 use serde_json::json;
 
 use super::super::arguments::Common;
-use super::super::exit::{Exit, Failure};
+use super::super::exit::Failure;
 use super::Source;
 use crate::cluster::node_name;
 use signalbox_cluster::admin::{Release, release};
@@ -47,13 +46,13 @@ pub(super) struct Arguments {
     process_has_ended: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let is_for_systemd = env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
         Some(cluster) => cluster,
         // The unit is the same without a cluster.
-        None if is_for_systemd => return Ok(Exit::Success.into()),
-        None => return arguments.source.open().map(|_| Exit::Success.into()),
+        None if is_for_systemd => return Ok(()),
+        None => return arguments.source.open().map(drop),
     };
     let node = node_name(&cluster.config)?;
     let invocation = match env::var("INVOCATION_ID") {

@@ -1,7 +1,6 @@
 //! `signalbox cluster status`: which node leads, and which nodes are alive.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -77,7 +76,7 @@ const MEMBERS: [Column; 4] = [
 /// The state of a node that has sent no heartbeat.
 const SILENT: &str = "silent";
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let mut cluster = arguments.source.open()?;
     let this_node = node_name(&cluster.config)?;
     let found = status(&mut cluster.etcd, &cluster.keys)?;
@@ -125,11 +124,11 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         print(&shown, &finalization, &nodes, &members)?;
         warnings.iter().for_each(|warning| warn(warning));
     }
-    Ok(exit(found.leader(), &nodes).into())
+    ended(found.leader(), &nodes)
 }
 
 /// Shows the figures of one node.
-fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<ExitCode, Failure> {
+fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node["node"] == name) else {
         // `AdminError` would have the exit status of a silent node.
@@ -142,15 +141,15 @@ fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<ExitC
     } else {
         figures(&mut out, 14, &KEYS_OF_NODE, node, &[("heartbeat", &heartbeat_of(node))])?;
     }
-    Ok(exit(found.leader(), std::slice::from_ref(node)).into())
+    ended(found.leader(), std::slice::from_ref(node))
 }
 
 /// Whether the cluster serves, and the nodes that are shown are well.
-fn exit(leader: Option<&str>, nodes: &[Value]) -> Exit {
+fn ended(leader: Option<&str>, nodes: &[Value]) -> Result<(), Failure> {
     match leader {
-        None => Exit::Retiring,
-        Some(_) if nodes.iter().any(|node| node["state"] == SILENT) => Exit::Failure,
-        Some(_) => Exit::Success,
+        None => Err(Failure::silent(Exit::Retiring)),
+        Some(_) if nodes.iter().any(|node| node["state"] == SILENT) => Err(Failure::silent(Exit::Failure)),
+        Some(_) => Ok(()),
     }
 }
 

@@ -4,17 +4,16 @@ mod files;
 mod pairs;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::messages::warn;
-use super::pattern::PatternArguments;
+use super::output::merged;
 use super::table::Column;
-use super::time::{moment, now};
+use super::values::{PatternArguments, moment, now};
 use crate::config::Loaded;
 use files::{Files, Read};
 use pairs::{Pairs, Row};
@@ -82,7 +81,7 @@ pub(super) struct Arguments {
     config: PathBuf,
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let paths =
         if arguments.file.is_empty() { vec![configured(&arguments.config)?] } else { arguments.file.clone() };
     let files = Files::open(&paths).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
@@ -96,7 +95,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
     let mut push = |row: &Row| {
         let mut limits =
             row.line.limits.iter().filter(|limit| is_of_scope(limit)).filter(|_| is_in_time(row));
-        limits.try_for_each(|limit| rows.push(&Object::of(row, limit)))
+        limits.try_for_each(|limit| rows.push(&object_of(row, limit)))
     };
     let (mut pairs, mut lost) = (Pairs::default(), 0);
     for read in files {
@@ -121,7 +120,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
             "the server has lost {lost} lines, as its disk was full or slow: grants may be missing, or shown as held"
         ));
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// The file that the configuration names.
@@ -140,46 +139,28 @@ fn configured(config: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A row in JSON.
-#[derive(Serialize)]
-struct Object<'a> {
-    granted: UnixMilliseconds,
-    ended: Option<UnixMilliseconds>,
-    end: &'static str,
-    waited: Option<f64>,
-    held: Option<f64>,
-    kind: &'static str,
-    #[serde(flatten)]
-    name: Named,
-    resources: u32,
-    slots: &'a [u16],
-    grant: Option<String>,
-    session: Option<&'a str>,
-    address: Option<&'a str>,
-    identity: Option<&'a str>,
-    #[serde(flatten)]
-    label: Labeled,
-}
-
-impl<'a> Object<'a> {
-    fn of(row: &'a Row, limit: &'a HistoryLimit<'_>) -> Self {
-        let line = &row.line;
-        let seconds = |ms: u64| ms as f64 / 1000.0;
-        Self {
-            granted: row.granted,
-            ended: row.ended,
-            end: row.end,
-            waited: row.waited_ms.map(seconds),
-            held: row.held_ms.map(seconds),
-            kind: limit.kind.noun(),
-            name: Named::of(&limit.name_bytes()),
-            resources: limit.resources,
-            slots: &limit.slots,
-            grant: line.grant.map(|grant| grant.to_string()),
-            session: line.session.as_deref(),
-            address: line.address.as_deref(),
-            identity: line.identity.as_deref(),
-            label: Labeled::of(&line.label_bytes()),
-        }
-    }
+/// A row in JSON. Times are in seconds.
+fn object_of(row: &Row, limit: &HistoryLimit<'_>) -> Value {
+    let line = &row.line;
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    merged([
+        json!({
+            "granted": row.granted,
+            "ended": row.ended,
+            "end": row.end,
+            "waited": row.waited_ms.map(seconds),
+            "held": row.held_ms.map(seconds),
+            "kind": limit.kind.noun(),
+        }),
+        json!(Named::of(&limit.name_bytes())),
+        json!({
+            "resources": limit.resources,
+            "slots": limit.slots,
+            "grant": line.grant.map(|grant| grant.to_string()),
+            "session": line.session,
+            "address": line.address,
+            "identity": line.identity,
+        }),
+        json!(Labeled::of(&line.label_bytes())),
+    ])
 }

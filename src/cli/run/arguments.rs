@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::output::escaped;
 use crate::cli::server::Server;
-use crate::cli::time::time;
+use crate::cli::values::time;
 use crate::cli::wanted::{Waiting, Wanted};
 
 /// Written by hand because the generator of the manual page omits the two dashes.

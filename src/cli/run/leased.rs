@@ -8,12 +8,11 @@ use super::arguments::{Arguments, OnLost};
 use super::processes::{Event, Processes};
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure};
-use crate::cli::leased::{Held, acquire};
+use crate::cli::leased::{Held, acquire, slots_of, slots_value};
 use crate::cli::messages::warn;
 use crate::cli::outer::{self, Holding};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
-use crate::cli::slots;
 use crate::cli::wanted::Amounts;
 use signalbox_client::{BootClock, Clock, Error, ErrorKind, Lost, Moment, Permit};
 
@@ -55,7 +54,7 @@ async fn run_holding(
         // This process was stopped, or the machine suspended, before the command could be started.
         return Err(Error::from(permit.lost().await).into());
     }
-    let slots = slots::of_all(&slots::of(permit));
+    let slots = slots_value(&slots_of(permit));
     let processes = Processes::start(&arguments.command, signals, slots, Some(&Holding::Grant(permit.id())))?;
     Ok(supervise(&mut hold, arguments, processes, signals).await)
 }

@@ -11,8 +11,6 @@ mod plain;
 mod processes;
 mod supervise;
 
-use std::process::ExitCode;
-
 use super::arguments::Common;
 use super::exit::Failure;
 use super::messages;
@@ -21,7 +19,7 @@ use super::wanted::Amount;
 pub(super) use arguments::Arguments;
 use signalbox_client::Maximum;
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let amounts = arguments.waiting.checked(arguments.wanted.amounts(server.kind())?)?;
     messages::in_background();
@@ -32,5 +30,5 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         }
         _ => block_on(leased::run(arguments, server, &amounts)),
     }?;
-    Ok(end.or_code())
+    Err(Failure::silent(end))
 }

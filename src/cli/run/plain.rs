@@ -88,7 +88,7 @@ impl Hold for ConnectionHold<'_> {
         let Some(client) = self.client else { return pending().await };
         let loss = client.closed().await;
         self.client = None;
-        let (address, name) = (self.server.addresses(), &self.amount.name);
+        let (address, name) = (self.server.shown(), &self.amount.name);
         let reason =
             format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");
         Alarm { event: Event::Lost, reason, time: self.arguments.kill_after }

@@ -8,21 +8,17 @@ mod run;
 mod set;
 mod settings;
 mod show;
-mod users;
 mod watch;
-
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use set::SetArgument;
-pub(super) use set::{SetName, completions};
-pub(super) use show::show_named;
-pub(super) use users::list_users;
+pub(super) use set::{SetName, names_of_sets};
+pub(super) use show::{list_users, show_named};
 pub(super) use watch::watch;
 
 use super::arguments::Common;
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::server::block_on;
 use super::table::Column;
 use signalbox_model::views::Set;
@@ -96,7 +92,7 @@ Examples:
     Remove(SetArgument),
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     match &arguments.action {
         Action::Run(arguments) => run::run(arguments, common),
         Action::List => block_on(list(common)),
@@ -120,7 +116,7 @@ const COLUMNS: [Column; 11] = [
 ];
 
 /// Lists the semaphore sets, as `ipcs -s` does. Entries are written as they arrive, so memory does not grow with their number.
-async fn list(common: &Common) -> Result<ExitCode, Failure> {
+async fn list(common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let mut rows = common.rows(&COLUMNS);
     let direct = server.direct().await?;
@@ -128,6 +124,5 @@ async fn list(common: &Common) -> Result<ExitCode, Failure> {
     while let Some(listed) = server.next(&mut sets).await? {
         rows.push(&Set::of(&listed))?;
     }
-    rows.finish()?;
-    Ok(Exit::Success.into())
+    Ok(rows.finish()?)
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use clap::Args;
 
@@ -86,7 +86,7 @@ fn mapping(item: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let given_server = &common.server;
     let Arguments { keys, mappings, config, library, .. } = arguments;
     given_server.tls().refuse(
@@ -109,10 +109,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
     program::check(program)?;
 
     let mut command = Command::new(program);
-    command
-        .args(rest)
-        .env(library::PRELOAD, library::preload(&library)?)
-        .env(SERVER, server.addresses().to_string());
+    command.args(rest).env(library::PRELOAD, library::preload(&library)?).env(SERVER, server.shown());
     if !keys.is_empty() {
         command.env(KEYS, keys.join(","));
     }

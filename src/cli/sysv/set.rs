@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
 
-use crate::cli::exit::{Exit, Failure};
-use crate::cli::name::Name;
+use crate::cli::exit::Failure;
 use crate::cli::server::{Server, label};
+use crate::cli::values::Name;
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Caller, Errno, Identity, ListedSet, Process, SetId};
 use signalbox_model::sysv::{IPC_PRIVATE, key};
@@ -120,7 +119,7 @@ pub(super) async fn open_process(server: &Server, direct: &Direct, task: &str) -
 }
 
 /// Removes the set of this name, as `ipcrm` does.
-pub(super) async fn remove(name: SetName, server: &Server) -> Result<ExitCode, Failure> {
+pub(super) async fn remove(name: SetName, server: &Server) -> Result<(), Failure> {
     let direct = server.direct().await?;
     let process = open_process(server, &direct, "sysv remove").await?;
     let remove = async {
@@ -131,7 +130,7 @@ pub(super) async fn remove(name: SetName, server: &Server) -> Result<ExitCode, F
         process.remove(id).await
     };
     let error = match server.answer(remove).await {
-        Ok(()) => return Ok(Exit::Success.into()),
+        Ok(()) => return Ok(()),
         Err(error) => error,
     };
     Err(match error.errno() {
@@ -151,24 +150,9 @@ pub(super) fn caller() -> Caller {
 }
 
 /// The names of sets, for the completion of a command line.
-pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
+pub(crate) async fn names_of_sets(server: &Server) -> Option<BTreeSet<String>> {
     let direct = server.direct().await.ok()?;
     let sets = server.all(direct.sets()).await.ok()?;
     let name = |listed: ListedSet| key_of(&listed.stat).unwrap_or_else(|| format!("id:{}", listed.set));
     Some(sets.into_iter().map(name).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_is_named_by_its_key_or_its_id() {
-        assert_eq!("0x2a".parse(), Ok(SetName::Key(42)));
-        assert_eq!("-2".parse(), Ok(SetName::Key(-2)));
-        assert_eq!("id:1073741825".parse(), Ok(SetName::Id(SetId(1_073_741_825))));
-        for text in ["0", "0x0", "", "id:", "id:-1", "job", "id:0x2a"] {
-            assert!(text.parse::<SetName>().is_err(), "{text}");
-        }
-    }
 }

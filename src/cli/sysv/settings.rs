@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::exit::Failure;
 use crate::cli::output::escaped;
-use crate::cli::server::Addresses;
+use signalbox_client::Address;
 
 /// The variable with the addresses of the server.
 pub(super) const SERVER: &str = "SIGNALBOX_SYSV_SERVER";
@@ -22,7 +22,7 @@ pub(super) const CONFIG: &str = "SIGNALBOX_SYSV_CONFIG";
 /// The settings without the options of the command line.
 #[derive(Debug, PartialEq)]
 pub(super) struct Settings {
-    pub(super) servers: Option<Addresses>,
+    pub(super) servers: Option<Vec<Address>>,
     pub(super) has_keys: bool,
 }
 
@@ -78,9 +78,9 @@ fn unquoted(value: &str) -> &str {
 }
 
 /// The addresses of a server, with the ports that the library needs. Blanks may stand beside the commas.
-fn addresses(text: &str, place: &str) -> Result<Addresses, Failure> {
-    let items: Vec<_> = text.split(',').map(str::trim).collect();
-    match items.join(",").parse::<Addresses>() {
+fn addresses(text: &str, place: &str) -> Result<Vec<Address>, Failure> {
+    let addresses: Result<Vec<Address>, _> = text.split(',').map(|item| item.trim().parse()).collect();
+    match addresses {
         Ok(addresses) if addresses.iter().all(|address| address.port().is_some()) => Ok(addresses),
         _ => Err(Failure::usage(format!(
             "{place}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
@@ -105,7 +105,8 @@ mod tests {
     fn every_address_has_a_port() {
         for right in ["box:11216", "[::1]:7", "a:1,b:2", "a:1, b:2"] {
             let addresses = addresses(right, SERVER).ok().unwrap();
-            assert_eq!(addresses.to_string(), right.replace(' ', ""));
+            let shown: Vec<_> = addresses.iter().map(Address::to_string).collect();
+            assert_eq!(shown.join(","), right.replace(' ', ""));
         }
         for wrong in ["", "box", "box:0", "a:1,,b:1", "a:1,", "a:1,b", "a:1 b:1"] {
             assert!(addresses(wrong, SERVER).is_err(), "{wrong}");

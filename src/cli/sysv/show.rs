@@ -1,23 +1,21 @@
-//! `signalbox sysv show` and `signalbox status --sysv`: one semaphore set with its semaphores and its users.
+//! `signalbox sysv show` and `signalbox status --sysv`: one semaphore set with its semaphores, and the processes that use it:
+//! those with adjustments are its holders, the calls that wait are its waiters.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use std::io::{self, BufWriter, Write};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::set::{self, SetName};
-use super::users::{self, Users};
 use crate::cli::arguments::Common;
-use crate::cli::exit::{Exit, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::listing::ListingKind;
 use crate::cli::messages::warn;
-use crate::cli::output::{self, Form, or_none};
+use crate::cli::output::{self, Form, merged, or_none};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows, figures};
-use signalbox_client::Direct;
-use signalbox_client::sysv::{Errno, ListedSet, Semaphore};
-use signalbox_model::views::{Set, mode_of};
+use signalbox_client::sysv::{Errno, ListedSet, ListedUser, Operation, Semaphore, SetId, UserRole};
+use signalbox_client::{Direct, Status};
+use signalbox_model::views::{Set, User, mode_of};
 
 const SEMAPHORES: [Column; 5] = [
     Column::number("NUMBER", 6),
@@ -25,6 +23,23 @@ const SEMAPHORES: [Column; 5] = [
     Column::number("PID", 10),
     Column::number("NCOUNT", 6),
     Column::number("ZCOUNT", 6),
+];
+
+const HOLDERS: [Column; 5] = [
+    Column::number("PROCESS", 20).omitted(1),
+    Column::number("PID", 10),
+    Column::number("USER", 6).under("uid"),
+    Column::text("ADJUSTMENTS"),
+    Column::text("LABEL"),
+];
+
+const WAITERS: [Column; 6] = [
+    Column::number("POSITION", 8),
+    Column::number("PROCESS", 20).omitted(1),
+    Column::number("PID", 10),
+    Column::number("USER", 6).under("uid"),
+    Column::text("OPERATIONS"),
+    Column::text("LABEL"),
 ];
 
 const KEYS: [&str; 12] = [
@@ -46,7 +61,7 @@ const KEYS: [&str; 12] = [
 const KIND: &str = "sysv";
 
 /// Shows the set of this name.
-pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<ExitCode, Failure> {
+pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<(), Failure> {
     let server = &common.server;
     let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
@@ -55,12 +70,14 @@ pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<ExitCod
     let mut out = io::stdout().lock();
     match common.json {
         true => {
-            let (kind, set, Users { holders, queue }) = (KIND, Set::of(&listed), users);
-            writeln!(out, "{}", output::json(&Line { kind, set, values, holders, queue }))?
+            let [holders, queue] = ListingKind::ALL.map(|kind| users.objects(kind));
+            let lists = json!({ "values": values, "holders": holders, "queue": queue });
+            let object = merged([json!({ "kind": KIND }), json!(Set::of(&listed)), lists]);
+            writeln!(out, "{}", output::json(&object))?
         }
         false => write(&listed, values.as_deref(), &users, common.form(), &mut out)?,
     }
-    Ok(Exit::Success.into())
+    Ok(())
 }
 
 /// The semaphores; `None`: the caller may not read them.
@@ -127,13 +144,103 @@ fn value((number, semaphore): (usize, &Semaphore)) -> Value {
     json!({ "number": number, "value": value, "pid": pid, "ncount": waiting_for_growth, "zcount": waiting_for_zero })
 }
 
-/// A set in JSON.
-#[derive(Serialize)]
-struct Line {
-    kind: &'static str,
-    #[serde(flatten)]
-    set: Set,
-    values: Option<Vec<Value>>,
-    holders: Vec<users::Line>,
-    queue: Vec<users::Line>,
+/// Prints the holders or the waiters of a set: `status --sysv --holders` and `--waiters`.
+pub(crate) async fn list_users(common: &Common, name: SetName, kind: ListingKind) -> Result<(), Failure> {
+    let server = &common.server;
+    let direct = server.direct().await?;
+    let listed = name.find(server, &direct).await?;
+    let users = Users::read(server, &direct, name, listed.set).await?;
+    users.write(kind, common.form(), BufWriter::new(io::stdout().lock()))?;
+    Ok(())
+}
+
+/// A user of a set in JSON, and what it holds or waits for as text.
+type UserLine = (Value, String);
+
+/// All users of a set.
+struct Users {
+    holders: Vec<UserLine>,
+    queue: Vec<UserLine>,
+}
+
+impl Users {
+    async fn read(server: &Server, direct: &Direct, name: SetName, set: SetId) -> Result<Self, Failure> {
+        let all = match server.all(direct.set_users(set)).await {
+            // It was removed after it was found.
+            Err(error) if error.status() == Some(Status::NotFound) => return Err(name.missing()),
+            all => all?,
+        };
+        let (adjusting, waiting): (Vec<_>, Vec<_>) =
+            all.iter().partition(|user| user.role == UserRole::Adjusts);
+        let text = |user: &ListedUser, text: fn(&Operation) -> String| {
+            user.operations.iter().map(text).collect::<Vec<_>>().join(", ")
+        };
+        let holder = |user| (json!(User::of(user)), text(user, adjustment_text));
+        let waiter = |(index, user): (usize, &ListedUser)| {
+            let object = merged([json!({ "position": index + 1 }), json!(User::of(user))]);
+            (object, text(user, operation_text))
+        };
+        Ok(Self {
+            holders: adjusting.into_iter().map(holder).collect(),
+            queue: waiting.into_iter().enumerate().map(waiter).collect(),
+        })
+    }
+
+    fn of(&self, kind: ListingKind) -> &[UserLine] {
+        match kind {
+            ListingKind::Holders => &self.holders,
+            ListingKind::Waiters => &self.queue,
+        }
+    }
+
+    fn objects(&self, kind: ListingKind) -> Vec<&Value> {
+        self.of(kind).iter().map(|(object, _)| object).collect()
+    }
+
+    fn write(&self, kind: ListingKind, form: Form, out: impl Write) -> io::Result<()> {
+        let (columns, title): (&[_], _) = match kind {
+            ListingKind::Holders => (&HOLDERS, "ADJUSTMENTS"),
+            ListingKind::Waiters => (&WAITERS, "OPERATIONS"),
+        };
+        let mut rows = Rows::new(form, columns, out);
+        for (object, operations) in self.of(kind) {
+            rows.push_with(object, &[(title, operations)])?;
+        }
+        rows.finish()
+    }
+}
+
+/// An operation, such as `0:-1 UNDO`: the number of the semaphore, what is added to its value (0: it waits until the value
+/// is 0), and the flags.
+fn operation_text(operation: &Operation) -> String {
+    let mut text = adjustment_text(operation);
+    for (is_set, word) in [(operation.is_nowait(), " NOWAIT"), (operation.is_undone(), " UNDO")] {
+        if is_set {
+            text.push_str(word);
+        }
+    }
+    text
+}
+
+fn adjustment_text(operation: &Operation) -> String {
+    let Operation { number, change, .. } = operation;
+    if *change == 0 { format!("{number}:0") } else { format!("{number}:{change:+}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signalbox_client::sysv::{IPC_NOWAIT, SEM_UNDO};
+
+    #[test]
+    fn an_operation_is_readable() {
+        for (change, flags, expected) in [
+            (-1, SEM_UNDO, "3:-1 UNDO"),
+            (0, 0, "3:0"),
+            (2, IPC_NOWAIT | SEM_UNDO, "3:+2 NOWAIT UNDO"),
+            (-32768, 0, "3:-32768"),
+        ] {
+            assert_eq!(operation_text(&Operation { number: 3, change, flags }), expected);
+        }
+    }
 }

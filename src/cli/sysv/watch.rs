@@ -5,16 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::set::{self, SetName};
 use crate::cli::exit::Failure;
-use crate::cli::output::{Form, NOTHING};
+use crate::cli::output::{Form, NOTHING, merged, slot_list};
 use crate::cli::server::Server;
-use crate::cli::slots;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Process, SetId};
@@ -44,7 +42,7 @@ pub(crate) async fn watch(
     watched: Option<SetName>,
     interval: Duration,
     form: Form,
-) -> Result<ExitCode, Failure> {
+) -> Result<(), Failure> {
     let direct = server.direct().await?;
     let process = set::open_process(server, &direct, "watch").await?;
     let mut known = states(server, &direct, &process, watched).await?;
@@ -101,16 +99,8 @@ fn changes<'a>(
 
 fn push(rows: &mut Rows<impl Write>, event: &'static str, state: Option<&State>) -> io::Result<()> {
     let values = state.and_then(|state| state.values.as_deref());
-    let text = values.map_or_else(|| NOTHING.to_owned(), slots::list);
+    let text = values.map_or_else(|| NOTHING.to_owned(), slot_list);
     let set = state.map(|state| Set::of(&state.listed));
-    rows.push_with(&Line { event, set, values }, &[("VALUES", &text)])
-}
-
-/// An event in JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    event: &'static str,
-    #[serde(flatten)]
-    set: Option<Set>,
-    values: Option<&'a [u16]>,
+    let object = merged([json!({ "event": event }), json!(set), json!({ "values": values })]);
+    rows.push_with(&object, &[("VALUES", &text)])
 }

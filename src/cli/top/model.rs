@@ -1,18 +1,57 @@
 //! What `top` shows and what its keys do, without a terminal and a server.
 //!
-//! Invariant: the selected row exists, unless the view has no rows.
+//! Invariants: the rows are those of the view that pass the filter, in its order; the selected row exists, unless there are none.
+
+use std::cmp::Ordering;
 
 use bytes::Bytes;
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use super::super::listing::flags;
 use super::super::output::escaped;
-use super::super::sessions::ttl_left_s;
+use super::super::table::Column;
 use super::reader::{NameKey, NameRow, Snapshot};
 use signalbox_client::{DeclaredEntry, Namespace, SessionEntry};
-use signalbox_model::views::kind_of_session;
+use signalbox_model::views::{kind_of_session, ttl_left_s};
+
+/// Rows that PgUp and PgDn pass.
+const FAR: usize = 20;
+
+const NAMES: [Column; 6] = [
+    Column::number("IN USE", 11),
+    Column::number("CAPACITY", 11),
+    Column::number("PEAK", 11),
+    Column::number("WAITING", 9),
+    Column::word("KIND", 9),
+    Column::text("NAME"),
+];
+
+const DECLARED: [Column; 6] = [
+    Column::number("IN USE", 11),
+    Column::number("CAPACITY", 11),
+    Column::number("WAITING", 9),
+    Column::word("FLAGS", 16),
+    Column::text("NAME"),
+    Column::text("LABEL"),
+];
+
+const SESSIONS: [Column; 8] = [
+    Column::word("KIND", 10),
+    Column::number("SESSION", 10),
+    Column::number("GRANTS", 7),
+    Column::number("WAITING", 7),
+    Column::number("AGE", 9),
+    Column::number("TTL LEFT", 9),
+    Column::text("LABEL"),
+    Column::word("ADDRESS", 22),
+];
+
+const ITEMS: [Column; 2] = [Column::word("ITEM", 24), Column::number("VALUE", 24)];
 
 /// What the screen shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum View {
+    #[default]
     Names,
     Declared,
     Sessions,
@@ -31,8 +70,18 @@ impl View {
         }
     }
 
-    /// The columns by which the view can be sorted. The first one is used at the start.
-    pub(super) fn sorts(self) -> &'static [&'static str] {
+    pub(super) fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Names => &NAMES,
+            Self::Declared => &DECLARED,
+            Self::Sessions => &SESSIONS,
+            Self::Server => &ITEMS,
+        }
+    }
+
+    /// The columns by which the view can be sorted. The first one is used at the start; where values are the same, the others decide,
+    /// in this order.
+    fn sorts(self) -> &'static [&'static str] {
         match self {
             Self::Names => &["WAITING", "IN USE", "PEAK", "NAME"],
             Self::Declared => &["NAME", "WAITING", "IN USE", "CAPACITY"],
@@ -42,65 +91,123 @@ impl View {
     }
 }
 
-/// What a person does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    View(View),
-    NextView,
-    Up(usize),
-    Down(usize),
-    First,
-    Last,
-    NextSort,
-    Reverse,
-    BeginFilter,
-    /// A character of the filter.
-    Type(char),
-    DeleteCharacter,
-    Enter,
-    Back,
-    TogglePause,
-    ToggleHelp,
-    Quit,
+/// A value of a row. It knows its place in the order, in which the greatest figures come first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cell {
+    /// `None`: it was not asked for, or there is none.
+    Count(Option<u64>),
+    /// For how many seconds something has been so.
+    Since(Option<u64>),
+    /// For how many seconds something stays so: the shortest time comes first.
+    Left(Option<u64>),
+    /// A text in which the filter looks, escaped.
+    Text(String),
+    /// Another text, escaped.
+    Word(String),
 }
 
-/// What follows an action.
+impl Cell {
+    fn rank(&self) -> (u64, &str) {
+        match self {
+            Self::Count(count) => (u64::MAX - count.unwrap_or(0), ""),
+            Self::Since(time_s) => (u64::MAX - time_s.unwrap_or(u64::MAX), ""),
+            Self::Left(time_s) => (time_s.unwrap_or(u64::MAX), ""),
+            Self::Text(text) | Self::Word(text) => (0, text),
+        }
+    }
+}
+
+/// A row of a view, with a value for each of its columns.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) cells: Vec<Cell>,
+    /// The name whose details Enter shows.
+    key: Option<NameKey>,
+}
+
+fn count(number: u32) -> Cell {
+    Cell::Count(Some(number.into()))
+}
+
+impl Row {
+    fn of_name(row: &NameRow) -> Self {
+        let cells = vec![
+            count(row.in_use),
+            Cell::Count(row.capacity.map(u64::from)),
+            count(row.peak),
+            Cell::Count(row.waiting.map(u64::from)),
+            Cell::Word(row.key.namespace.noun().to_owned()),
+            Cell::Text(escaped(&row.key.name)),
+        ];
+        Self { cells, key: Some(row.key.clone()) }
+    }
+
+    fn of_declared(row: &DeclaredEntry<Bytes>) -> Self {
+        let cells = vec![
+            count(row.in_use),
+            count(row.capacity),
+            count(row.waiting),
+            Cell::Word(flags(row)),
+            Cell::Text(escaped(&row.name)),
+            Cell::Text(escaped(&row.label)),
+        ];
+        Self { cells, key: Some(NameKey { namespace: Namespace::Semaphores, name: row.name.clone() }) }
+    }
+
+    fn of_session(row: &SessionEntry<Bytes>) -> Self {
+        let (address, label) = (escaped(&row.address), escaped(&row.label));
+        let address = if row.attached { address } else { format!("({address})") };
+        let label = match &row.identity[..] {
+            b"" => label,
+            identity => format!("{label} ({})", escaped(identity)),
+        };
+        let cells = vec![
+            Cell::Text(kind_of_session(row.kind).to_owned()),
+            Cell::Word(row.session.to_string()),
+            count(row.grants),
+            count(row.waiting),
+            Cell::Since(row.age_s.map(u64::from)),
+            Cell::Left(ttl_left(row)),
+            Cell::Text(label),
+            Cell::Text(address),
+        ];
+        Self { cells, key: None }
+    }
+
+    fn of_item((name, value): &(String, String)) -> Self {
+        Self { cells: vec![Cell::Text(name.clone()), Cell::Word(value.clone())], key: None }
+    }
+
+    fn contains(&self, filter: &str) -> bool {
+        self.cells.iter().any(|cell| matches!(cell, Cell::Text(text) if text.contains(filter)))
+    }
+}
+
+/// In seconds; `None`: the session ends with its connection.
+pub(super) fn ttl_left(session: &SessionEntry<Bytes>) -> Option<u64> {
+    ttl_left_s(session.ttl_left).map(|left| left as u64)
+}
+
+/// What follows a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The screen is drawn again.
     Draw,
     /// The server is asked at once.
     Read,
+    /// The terminal is given back until the program is continued.
+    Stop,
     Quit,
 }
 
-/// The rows of a view.
-#[derive(Clone, Debug)]
-pub(super) enum Rows<'a> {
-    Names(Vec<&'a NameRow>),
-    Declared(Vec<&'a DeclaredEntry<Bytes>>),
-    Sessions(Vec<&'a SessionEntry<Bytes>>),
-    Items(Vec<&'a (String, String)>),
-}
-
-impl Rows<'_> {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Names(rows) => rows.len(),
-            Self::Declared(rows) => rows.len(),
-            Self::Sessions(rows) => rows.len(),
-            Self::Items(rows) => rows.len(),
-        }
-    }
-}
-
 /// The state of the screen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Model {
     /// The server as it was requested.
     pub(super) server: String,
     pub(super) view: View,
     pub(super) snapshot: Snapshot,
+    pub(super) rows: Vec<Row>,
     /// Acquires and Releases a second since the snapshot before.
     pub(super) rates: Option<(f64, f64)>,
     /// Why the last update failed.
@@ -123,20 +230,7 @@ struct Sort {
 
 impl Model {
     pub(super) fn new(server: String) -> Self {
-        Self {
-            server,
-            view: View::Names,
-            snapshot: Snapshot::default(),
-            rates: None,
-            problem: None,
-            is_paused: false,
-            shows_help: false,
-            filter: String::new(),
-            is_typing: false,
-            details: None,
-            selected: 0,
-            sorts: Default::default(),
-        }
+        Self { server, ..Self::default() }
     }
 
     /// Shows another snapshot.
@@ -150,12 +244,12 @@ impl Model {
         self.rates = rates;
         self.snapshot = snapshot;
         self.problem = None;
-        self.select(self.selected);
+        self.arrange();
     }
 
     /// The selected row; `None`: there are no rows.
     pub(super) fn selected(&self) -> Option<usize> {
-        (self.rows().len() > 0).then_some(self.selected)
+        (!self.rows.is_empty()).then_some(self.selected)
     }
 
     /// The column by which the view is sorted, and whether its usual order is reversed.
@@ -164,168 +258,118 @@ impl Model {
         (self.view.sorts()[column], is_reversed)
     }
 
-    /// The rows of the view that pass the filter, in its order.
-    pub(super) fn rows(&self) -> Rows<'_> {
+    /// Makes the rows of the view.
+    fn arrange(&mut self) {
         let snapshot = &self.snapshot;
-        let contains = |text: &&[u8]| escaped(text).contains(&self.filter);
-        let passes = |texts: &[&[u8]]| self.filter.is_empty() || texts.iter().any(contains);
-        match self.view {
-            View::Names => {
-                let rows = snapshot.names.iter().filter(|row| passes(&[&row.key.name]));
-                Rows::Names(self.sorted(rows.collect(), |row, column| match column {
-                    "WAITING" => Rank::most(row.waiting.unwrap_or(0), row.in_use, &row.key.name),
-                    "IN USE" => Rank::most(row.in_use, 0, &row.key.name),
-                    "PEAK" => Rank::most(row.peak, 0, &row.key.name),
-                    _ => Rank::text(&row.key.name),
-                }))
-            }
-            View::Declared => {
-                let rows = snapshot.declared.iter().filter(|row| passes(&[&row.name, &row.label]));
-                Rows::Declared(self.sorted(rows.collect(), |row, column| match column {
-                    "WAITING" => Rank::most(row.waiting, row.in_use, &row.name),
-                    "IN USE" => Rank::most(row.in_use, 0, &row.name),
-                    "CAPACITY" => Rank::most(row.capacity, 0, &row.name),
-                    _ => Rank::text(&row.name),
-                }))
-            }
-            View::Sessions => {
-                let shown = |row: &&SessionEntry<Bytes>| {
-                    let kind = kind_of_session(row.kind).as_bytes();
-                    passes(&[&row.label, &row.address, &row.identity, kind])
-                };
-                let rows = snapshot.sessions.iter().filter(shown);
-                Rows::Sessions(self.sorted(rows.collect(), |row, column| match column {
-                    "GRANTS" => Rank::most(row.grants, row.waiting, &row.label),
-                    "WAITING" => Rank::most(row.waiting, row.grants, &row.label),
-                    "AGE" => Rank::most(row.age_s.map_or(u64::MAX, u64::from), 0, &row.label),
-                    "TTL LEFT" => Rank::least(ttl_left_s(row).unwrap_or(u64::MAX), &row.label),
-                    "ADDRESS" => Rank::text(&row.address),
-                    _ => Rank::text(&row.label),
-                }))
-            }
-            View::Server => {
-                let rows = snapshot.statistics.iter().filter(|(name, _)| passes(&[name.as_bytes()]));
-                let mut rows: Vec<_> = rows.collect();
-                if self.sort().1 {
-                    rows.reverse();
-                }
-                Rows::Items(rows)
-            }
-        }
-    }
-
-    fn sorted<'a, R>(&self, mut rows: Vec<&'a R>, rank: impl Fn(&'a R, &str) -> Rank<'a>) -> Vec<&'a R> {
-        let (column, is_reversed) = self.sort();
+        let mut rows: Vec<_> = match self.view {
+            View::Names => snapshot.names.iter().map(Row::of_name).collect(),
+            View::Declared => snapshot.declared.iter().map(Row::of_declared).collect(),
+            View::Sessions => snapshot.sessions.iter().map(Row::of_session).collect(),
+            View::Server => snapshot.statistics.iter().map(Row::of_item).collect(),
+        };
+        rows.retain(|row| self.filter.is_empty() || row.contains(&self.filter));
+        let (first, is_reversed) = self.sort();
+        let columns = [first].into_iter().chain(self.view.sorts().iter().copied());
+        let index = |title| self.view.columns().iter().position(|column| column.title == title);
+        let columns: Vec<_> = columns.filter_map(index).collect();
         rows.sort_by(|one, other| {
-            let order = rank(one, column).cmp(&rank(other, column));
-            if is_reversed { order.reverse() } else { order }
+            let order = |column: &usize| one.cells[*column].rank().cmp(&other.cells[*column].rank());
+            columns.iter().map(order).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         });
-        rows
+        if is_reversed {
+            rows.reverse();
+        }
+        self.rows = rows;
+        self.select(self.selected);
     }
 
-    /// Does what a person asked for.
-    pub(super) fn act(&mut self, action: Action) -> Next {
-        match action {
-            Action::Quit => return Next::Quit,
-            Action::View(view) => self.show(view),
-            Action::NextView => self.show(View::ALL[(self.view as usize + 1) % View::ALL.len()]),
-            Action::Up(rows) => self.select(self.selected.saturating_sub(rows)),
-            Action::Down(rows) => self.select(self.selected.saturating_add(rows)),
-            Action::First => self.select(0),
-            Action::Last => self.select(usize::MAX),
-            Action::NextSort => {
+    /// Does what a key is for.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Next {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            _ if key.kind == KeyEventKind::Release => return Next::Draw,
+            KeyCode::Char('c') if is_control => return Next::Quit,
+            KeyCode::Char('z') if is_control => return Next::Stop,
+            code if self.is_typing => self.edit_filter(code, is_control),
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Char('1') => self.show(View::Names),
+            KeyCode::Char('2') => self.show(View::Declared),
+            KeyCode::Char('3') => self.show(View::Sessions),
+            KeyCode::Char('4') => self.show(View::Server),
+            KeyCode::Tab => self.show(View::ALL[(self.view as usize + 1) % View::ALL.len()]),
+            KeyCode::Up | KeyCode::Char('k') => self.select(self.selected.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(self.selected + 1),
+            KeyCode::PageUp => self.select(self.selected.saturating_sub(FAR)),
+            KeyCode::PageDown => self.select(self.selected + FAR),
+            KeyCode::Home => self.select(0),
+            KeyCode::End => self.select(usize::MAX),
+            KeyCode::Char('s') => {
                 let columns = self.view.sorts().len();
                 let sort = &mut self.sorts[self.view as usize];
                 *sort = Sort { column: (sort.column + 1) % columns, is_reversed: false };
+                self.arrange();
             }
-            Action::Reverse => {
+            KeyCode::Char('r') => {
                 let sort = &mut self.sorts[self.view as usize];
                 sort.is_reversed = !sort.is_reversed;
+                self.arrange();
             }
-            Action::BeginFilter => self.is_typing = true,
-            Action::Type(character) => {
-                self.filter.push(character);
-                self.select(0);
-            }
-            Action::DeleteCharacter => {
-                self.filter.pop();
-                self.select(0);
-            }
-            Action::Enter if self.is_typing => self.is_typing = false,
-            Action::Enter => {
-                self.details = self.selected_key();
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Enter => {
+                self.details = self.rows.get(self.selected).and_then(|row| row.key.clone());
                 if self.details.is_some() {
                     return Next::Read;
                 }
             }
-            Action::Back => self.back(),
-            Action::TogglePause => {
+            KeyCode::Esc | KeyCode::Backspace => self.back(),
+            KeyCode::Char(' ') => {
                 self.is_paused = !self.is_paused;
                 if !self.is_paused {
                     return Next::Read;
                 }
             }
-            Action::ToggleHelp => self.shows_help = !self.shows_help,
+            KeyCode::Char('?') => self.shows_help = !self.shows_help,
+            _ => {}
         }
         Next::Draw
+    }
+
+    fn edit_filter(&mut self, code: KeyCode, is_control: bool) {
+        match code {
+            KeyCode::Char(character) if !is_control => self.filter.push(character),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Enter => {
+                self.is_typing = false;
+                return;
+            }
+            KeyCode::Esc => return self.back(),
+            _ => return,
+        }
+        self.selected = 0;
+        self.arrange();
     }
 
     fn show(&mut self, view: View) {
         self.view = view;
         self.details = None;
-        self.select(0);
+        self.selected = 0;
+        self.arrange();
     }
 
     /// Leaves what was entered last.
     fn back(&mut self) {
         if self.shows_help {
             self.shows_help = false;
-        } else if self.is_typing {
-            self.is_typing = false;
-            self.filter.clear();
-        } else if self.details.is_some() {
+        } else if self.details.is_some() && !self.is_typing {
             self.details = None;
         } else {
+            self.is_typing = false;
             self.filter.clear();
+            self.arrange();
         }
-        self.select(self.selected);
     }
 
     fn select(&mut self, row: usize) {
-        self.selected = row.min(self.rows().len().saturating_sub(1));
-    }
-
-    /// The name of the selected row.
-    fn selected_key(&self) -> Option<NameKey> {
-        match self.rows() {
-            Rows::Names(rows) => rows.get(self.selected).map(|row| row.key.clone()),
-            Rows::Declared(rows) => rows
-                .get(self.selected)
-                .map(|row| NameKey { namespace: Namespace::Semaphores, name: row.name.clone() }),
-            Rows::Sessions(_) | Rows::Items(_) => None,
-        }
-    }
-}
-
-/// The place of a row: by figures, the first before the second, and where these are the same by a text.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank<'a> {
-    figures: (u64, u64),
-    text: &'a [u8],
-}
-
-impl<'a> Rank<'a> {
-    /// Great figures come first.
-    fn most(first: impl Into<u64>, second: u32, text: &'a [u8]) -> Self {
-        Self { figures: (u64::MAX - first.into(), u64::MAX - u64::from(second)), text }
-    }
-
-    /// Small figures come first.
-    fn least(first: u64, text: &'a [u8]) -> Self {
-        Self { figures: (first, 0), text }
-    }
-
-    fn text(text: &'a [u8]) -> Self {
-        Self { figures: (0, 0), text }
+        self.selected = row.min(self.rows.len().saturating_sub(1));
     }
 }

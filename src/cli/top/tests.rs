@@ -1,11 +1,12 @@
 //! The screen of `top` without a terminal and a server.
 
-use super::model::{Action, Model, Next, Rows, View};
-use super::paint::{Line, fitted};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::model::{Cell, Model, Next, View};
 use super::reader::{Details, NameKey, NameRow, Snapshot};
-use super::view::{Colors, draw};
+use super::view::{Line, draw, fitted};
 use crate::cli::listing::{Entry, State};
-use crate::cli::time::unix_now_s;
+use crate::cli::values::unix_now_s;
 use signalbox_client::{
     DeclaredEntry, Generation, GrantId, Inspected, Milliseconds, Namespace, SessionEntry, TtlLeft,
 };
@@ -64,15 +65,35 @@ fn model(names: Vec<NameRow>) -> Model {
 
 /// The lines of a screen of this size, without spaces at their ends.
 fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
-    let lines = draw(model, Colors { is_colored: true }, (width, height));
+    let lines = draw(model, (width, height));
     assert_eq!(lines.len(), usize::from(height));
     let text = |line: Line| line.into_iter().map(|span| span.text).collect::<String>().trim_end().to_owned();
     lines.into_iter().map(text).collect()
 }
 
+/// Presses the keys of these characters.
+fn type_in(model: &mut Model, text: &str) {
+    for character in text.chars() {
+        press(model, KeyCode::Char(character));
+    }
+}
+
+fn press(model: &mut Model, key: KeyCode) -> Next {
+    model.press(KeyEvent::new(key, KeyModifiers::NONE))
+}
+
+/// The texts of a column.
+fn texts<'m>(model: &'m Model, title: &str) -> Vec<&'m str> {
+    let column = model.view.columns().iter().position(|column| column.title == title).unwrap();
+    let text = |cell: &'m Cell| match cell {
+        Cell::Text(text) | Cell::Word(text) => text.as_str(),
+        other => panic!("{other:?}"),
+    };
+    model.rows.iter().map(|row| text(&row.cells[column])).collect()
+}
+
 fn names(model: &Model) -> Vec<&str> {
-    let Rows::Names(rows) = model.rows() else { panic!("{:?}", model.view) };
-    rows.iter().map(|row| str::from_utf8(&row.key.name).unwrap()).collect()
+    texts(model, "NAME")
 }
 
 #[test]
@@ -91,26 +112,22 @@ fn names_with_the_most_waiters_come_first() {
 fn columns_are_sorted_and_reversed() {
     let mut model = model(vec![name(b"b", 1, 0), name(b"a", 2, 0), name(b"c", 3, 1)]);
     assert_eq!(names(&model), ["c", "a", "b"]);
-    assert_eq!(model.act(Action::NextSort), Next::Draw);
+    assert_eq!(press(&mut model, KeyCode::Char('s')), Next::Draw);
     assert_eq!((names(&model), model.sort()), (vec!["c", "a", "b"], ("IN USE", false)));
-    model.act(Action::Reverse);
+    press(&mut model, KeyCode::Char('r'));
     assert_eq!((names(&model), model.sort()), (vec!["b", "a", "c"], ("IN USE", true)));
-    model.act(Action::NextSort);
-    model.act(Action::NextSort);
+    press(&mut model, KeyCode::Char('s'));
+    press(&mut model, KeyCode::Char('s'));
     assert_eq!((names(&model), model.sort()), (vec!["a", "b", "c"], ("NAME", false)));
-    model.act(Action::View(View::Sessions));
+    press(&mut model, KeyCode::Char('3'));
     for _ in 0..3 {
-        model.act(Action::NextSort);
+        press(&mut model, KeyCode::Char('s'));
     }
-    let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
-    assert_eq!((&rows[0].label[..], model.sort().0), (&b"builder"[..], "TTL LEFT"), "it ends first");
-    model.act(Action::BeginFilter);
-    for character in "token:b".chars() {
-        model.act(Action::Type(character));
-    }
-    model.act(Action::Enter);
-    let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
-    assert_eq!(rows.len(), 1, "found by the identity of its client");
+    assert_eq!(model.sort().0, "TTL LEFT");
+    assert!(texts(&model, "LABEL")[0].starts_with("builder"), "it ends first");
+    type_in(&mut model, "/token:b");
+    press(&mut model, KeyCode::Enter);
+    assert_eq!(model.rows.len(), 1, "found by the identity of its client");
     assert!(screen(&model, 120, 10).iter().any(|line| line.contains("builder (token:builder)")));
 }
 
@@ -118,19 +135,16 @@ fn columns_are_sorted_and_reversed() {
 fn a_filter_leaves_what_contains_it() {
     let mut model =
         model((0..50).map(|number| name(format!("job-{number}").as_bytes(), number, 0)).collect());
-    model.act(Action::Last);
-    model.act(Action::BeginFilter);
-    for character in "job-4x".chars() {
-        model.act(Action::Type(character));
-    }
+    press(&mut model, KeyCode::End);
+    type_in(&mut model, "/job-4x");
     assert_eq!((names(&model), model.selected()), (vec![], None));
     assert!(screen(&model, 80, 24)[23].starts_with("/job-4x_"));
-    model.act(Action::DeleteCharacter);
+    press(&mut model, KeyCode::Backspace);
     assert_eq!(names(&model).len(), 11);
-    model.act(Action::Enter);
+    press(&mut model, KeyCode::Enter);
     assert!(!model.is_typing);
     assert!(screen(&model, 80, 24)[23].contains("filter \"job-4\""));
-    model.act(Action::Back);
+    press(&mut model, KeyCode::Esc);
     assert_eq!(names(&model).len(), 50);
 }
 
@@ -138,15 +152,17 @@ fn a_filter_leaves_what_contains_it() {
 fn the_selected_row_is_on_the_screen_and_exists() {
     let mut model =
         model((0..100_000).map(|number| name(format!("n{number:06}").as_bytes(), 1, 0)).collect());
-    model.act(Action::Down(50_000));
-    assert_eq!(model.selected(), Some(50_000));
+    for _ in 0..3 {
+        press(&mut model, KeyCode::PageDown);
+    }
+    assert_eq!(model.selected(), Some(60));
     let lines = screen(&model, 80, 24);
-    assert!(lines.iter().any(|line| line.ends_with("n050000")), "{lines:?}");
-    model.act(Action::Last);
+    assert!(lines.iter().any(|line| line.ends_with("n000060")), "{lines:?}");
+    press(&mut model, KeyCode::End);
     assert!(screen(&model, 80, 24).iter().any(|line| line.ends_with("n099999")));
     model.update(snapshot(vec![name(b"only", 1, 0)]));
     assert_eq!(model.selected(), Some(0));
-    model.act(Action::Up(7));
+    press(&mut model, KeyCode::PageUp);
     assert_eq!(model.selected(), Some(0));
     model.update(snapshot(Vec::new()));
     assert_eq!(model.selected(), None);
@@ -156,7 +172,7 @@ fn the_selected_row_is_on_the_screen_and_exists() {
 #[test]
 fn details_show_holders_with_age_and_lease_and_the_queue() {
     let mut model = model(vec![name(b"gpu", 1, 1)]);
-    assert_eq!(model.act(Action::Enter), Next::Read);
+    assert_eq!(press(&mut model, KeyCode::Enter), Next::Read);
     assert!(screen(&model, 120, 20).iter().any(|line| line.contains("asking the server")));
     let now_s = unix_now_s();
     let entry = |label: &'static str, session, age_s| Entry {
@@ -184,7 +200,7 @@ fn details_show_holders_with_age_and_lease_and_the_queue() {
     let line = |text: &str| lines.iter().find(|line| line.contains(text)).unwrap().clone();
     assert!(line("trainer").contains("1h01m") && line("trainer").contains("20s"), "{lines:?}");
     assert!(line("patient").contains("1m"), "{lines:?}");
-    model.act(Action::Back);
+    press(&mut model, KeyCode::Esc);
     assert_eq!(model.details, None);
 }
 
@@ -193,8 +209,8 @@ fn every_view_fits_every_size() {
     let long = vec![b'x'; 65_535];
     let hostile = "\u{202e}<script>\x1b[2J\n".as_bytes();
     let mut model = model(vec![name(&long, 1, 0), name(hostile, 8, 9)]);
-    for view in View::ALL {
-        model.act(Action::View(view));
+    for _ in View::ALL {
+        press(&mut model, KeyCode::Tab);
         for help in [false, true] {
             model.shows_help = help;
             for (width, height) in [(1, 1), (10, 3), (80, 24), (200, 60)] {
@@ -203,7 +219,7 @@ fn every_view_fits_every_size() {
             }
         }
     }
-    model.act(Action::View(View::Declared));
+    press(&mut model, KeyCode::Char('2'));
     model.shows_help = false;
     assert!(screen(&model, 80, 24).iter().any(|line| line.contains("paused") && line.contains("seats")));
 }
@@ -231,10 +247,10 @@ fn a_failed_update_is_shown_until_one_succeeds() {
 #[test]
 fn updates_can_be_stopped() {
     let mut model = model(Vec::new());
-    assert_eq!(model.act(Action::TogglePause), Next::Draw);
+    assert_eq!(press(&mut model, KeyCode::Char(' ')), Next::Draw);
     assert!(screen(&model, 80, 10)[2].contains("updates are stopped"));
-    assert_eq!(model.act(Action::TogglePause), Next::Read);
-    assert_eq!(model.act(Action::Quit), Next::Quit);
+    assert_eq!(press(&mut model, KeyCode::Char(' ')), Next::Read);
+    assert_eq!(press(&mut model, KeyCode::Char('q')), Next::Quit);
 }
 
 #[test]
@@ -242,7 +258,7 @@ fn a_number_is_never_cut_and_a_wide_character_takes_two_columns() {
     assert_eq!(fitted("ポート", 5, false), "ポー ");
     assert_eq!(fitted("a❤\u{fe0f}", 2, false), "a❤");
     let mut model = model(Vec::new());
-    model.act(Action::View(View::Sessions));
+    press(&mut model, KeyCode::Char('3'));
     let mut wide = snapshot(Vec::new());
     wide.sessions[0].session = 12_345_678_901;
     model.update(wide);

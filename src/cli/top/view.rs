@@ -1,56 +1,56 @@
-//! Draws the state of `top`.
+//! Draws the state of `top` as lines of styled text.
+
+use std::io::{self, Write};
 
 use bytes::Bytes;
-use crossterm::style::Color;
+use crossterm::cursor::{MoveTo, MoveToColumn};
+use crossterm::queue;
+use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
+use crossterm::terminal::{Clear, ClearType};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::model::{Model, Rows, View};
-use super::paint::{Line, Span, Style, fitted, span};
+use super::model::{Cell, Model, View, ttl_left};
 use super::reader::{Details, NameKey};
-use crate::cli::declared::flags;
 use crate::cli::listing::{Entry, State};
-use crate::cli::output::{escaped, or_none};
-use crate::cli::sessions::ttl_left_s;
-use crate::cli::slots;
+use crate::cli::output::{escaped, or_none, slot_ranges};
 use crate::cli::table::{Column, Kind};
-use crate::cli::time::unix_now_s;
+use crate::cli::values::unix_now_s;
 use signalbox_client::{Inspected, Namespace, SessionEntry};
 use signalbox_model::SessionKind;
-use signalbox_model::views::kind_of_session;
 
-/// Colors, or none if the environment asks for none.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Colors {
-    pub(super) is_colored: bool,
+/// How a text looks. crossterm leaves out colors if the environment asks for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Style {
+    color: Option<Color>,
+    is_bold: bool,
+    is_reversed: bool,
 }
 
-impl Colors {
-    fn of(self, color: Color) -> Style {
-        Style { color: self.is_colored.then_some(color), ..Style::default() }
-    }
+const PLAIN: Style = Style { color: None, is_bold: false, is_reversed: false };
+const BOLD: Style = Style { is_bold: true, ..PLAIN };
+const HEADER: Style = Style { color: Some(Color::DarkCyan), ..BOLD };
+const PROBLEM: Style = Style { color: Some(Color::DarkRed), ..BOLD };
+const QUIET: Style = Style { color: Some(Color::DarkGrey), ..PLAIN };
+/// Of a figure that deserves attention.
+const BUSY: Style = Style { color: Some(Color::DarkYellow), ..PLAIN };
 
-    fn header(self) -> Style {
-        Style { is_bold: true, ..self.of(Color::DarkCyan) }
-    }
-
-    fn problem(self) -> Style {
-        Style { is_bold: true, ..self.of(Color::DarkRed) }
-    }
-
-    fn quiet(self) -> Style {
-        self.of(Color::DarkGrey)
-    }
-
-    /// A figure that deserves attention.
-    fn busy(self) -> Style {
-        self.of(Color::DarkYellow)
-    }
+/// A part of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) text: String,
+    style: Style,
 }
 
-/// A part of the screen, in columns and rows.
-#[derive(Clone, Copy, Debug)]
-struct Area {
-    width: usize,
-    height: usize,
+/// A line from left to right.
+pub(super) type Line = Vec<Span>;
+
+/// Messages may have several lines: a character that moves the cursor becomes a space.
+fn span(text: impl Into<String>, style: Style) -> Span {
+    Span { text: text.into().replace(char::is_control, " "), style }
+}
+
+fn plain(text: impl Into<String>) -> Line {
+    vec![span(text, PLAIN)]
 }
 
 const KEYS: [(&str, &str); 12] = [
@@ -69,32 +69,21 @@ const KEYS: [(&str, &str); 12] = [
 ];
 
 /// The lines of a screen of this width and height.
-pub(super) fn draw(model: &Model, colors: Colors, (width, height): (u16, u16)) -> Vec<Line> {
+pub(super) fn draw(model: &Model, (width, height): (u16, u16)) -> Vec<Line> {
     let (width, height) = (usize::from(width), usize::from(height));
-    let mut lines = head_lines(model, colors);
-    let area = Area { width, height: height.saturating_sub(lines.len() + 1) };
-    let body = match &model.details {
-        _ if model.shows_help => help(colors),
-        Some(_) => details_lines(model, colors, area),
-        None => row_lines(model, colors, area),
-    };
-    lines.extend(filled(body, area));
-    lines.truncate(height.saturating_sub(1));
-    lines.push(foot_line(model, colors));
+    let mut lines = head_lines(model);
+    let left = height.saturating_sub(lines.len() + 1);
+    lines.extend(match &model.details {
+        _ if model.shows_help => help(),
+        Some(_) => details_lines(model, width, left),
+        None => row_lines(model, width, left),
+    });
+    lines.resize(height.saturating_sub(1), Line::new());
+    lines.push(foot_line(model));
     lines
 }
 
-/// As many lines as the area has.
-fn filled(mut lines: Vec<Line>, area: Area) -> Vec<Line> {
-    lines.resize(area.height, Line::new());
-    lines
-}
-
-fn plain(text: impl Into<String>) -> Line {
-    vec![span(text, Style::default())]
-}
-
-fn head_lines(model: &Model, colors: Colors) -> Vec<Line> {
+fn head_lines(model: &Model) -> Vec<Line> {
     let snapshot = &model.snapshot;
     let number = |name| grouped(snapshot.statistic(name));
     let memory = match snapshot.statistic("memory_max") {
@@ -123,28 +112,20 @@ fn head_lines(model: &Model, colors: Colors) -> Vec<Line> {
         number("refused_memory"),
         number("limit_reached"),
     );
-    vec![vec![span(first, Style { is_bold: true, ..Style::default() })], plain(second), tabs(model, colors)]
-}
-
-fn tabs(model: &Model, colors: Colors) -> Line {
-    let mut spans = Vec::new();
-    for (index, view) in View::ALL.into_iter().enumerate() {
-        let style = if view == model.view {
-            Style { is_reversed: true, ..colors.header() }
-        } else {
-            Style::default()
-        };
-        spans.push(span(format!(" {} {} ", index + 1, view.title()), style));
-    }
+    let tab = |(index, view): (usize, View)| {
+        let style = if view == model.view { Style { is_reversed: true, ..HEADER } } else { PLAIN };
+        span(format!(" {} {} ", index + 1, view.title()), style)
+    };
+    let mut tabs: Line = View::ALL.into_iter().enumerate().map(tab).collect();
     if model.is_paused {
-        spans.push(span("  updates are stopped", colors.busy()));
+        tabs.push(span("  updates are stopped", BUSY));
     }
-    spans
+    vec![vec![span(first, BOLD)], plain(second), tabs]
 }
 
-fn foot_line(model: &Model, colors: Colors) -> Line {
+fn foot_line(model: &Model) -> Line {
     if let Some(problem) = &model.problem {
-        return vec![span(problem.clone(), colors.problem())];
+        return vec![span(problem.clone(), PROBLEM)];
     }
     if model.is_typing {
         return plain(format!("/{}_", model.filter));
@@ -153,23 +134,22 @@ fn foot_line(model: &Model, colors: Colors) -> Line {
     let order = if is_reversed { ", reversed" } else { "" };
     let filter =
         if model.filter.is_empty() { String::new() } else { format!("  filter \"{}\"", model.filter) };
-    let rows = grouped(model.rows().len() as u64);
-    let text = format!("{rows} rows, by {}{order}{filter}  ? keys  q quit", column.to_lowercase());
-    vec![span(text, colors.quiet())]
+    let rows = grouped(model.rows.len() as u64);
+    vec![span(format!("{rows} rows, by {}{order}{filter}  ? keys  q quit", column.to_lowercase()), QUIET)]
 }
 
 /// The least width of a column that takes what the others leave.
 const TEXT_WIDTH_MIN: usize = 8;
 
-/// A table with a header and perhaps a selected row. The rows are those that fit on the screen. Numbers are never cut.
-fn table(
+/// A table with a header and perhaps a selected row. Numbers are never cut.
+fn table<'r>(
     columns: &[Column],
-    rows: Vec<Vec<Span>>,
+    rows: impl Iterator<Item = &'r [Cell]>,
     selected: Option<usize>,
-    colors: Colors,
-    area: Area,
+    width: usize,
 ) -> Vec<Line> {
-    let longest = |index: usize| rows.iter().map(|row| row[index].text.len()).max().unwrap_or(0);
+    let rows: Vec<Vec<String>> = rows.map(|cells| cells.iter().map(Cell::text).collect()).collect();
+    let longest = |index: usize| rows.iter().map(|row| row[index].len()).max().unwrap_or(0);
     let width_of = |(index, column): (usize, &Column)| match column.kind {
         Kind::Number => Some(column.width.max(longest(index))),
         Kind::Word => Some(column.width),
@@ -178,149 +158,64 @@ fn table(
     let widths: Vec<_> = columns.iter().enumerate().map(width_of).collect();
     let texts = widths.iter().filter(|width| width.is_none()).count();
     let others = widths.iter().flatten().sum::<usize>() + widths.len() - 1;
-    let left = area.width.saturating_sub(others) / texts.max(1);
-    let line = |cells: Vec<Span>, is_selected: bool| -> Line {
+    let left = width.saturating_sub(others) / texts.max(1);
+    let line = |texts: Vec<&str>, style: &dyn Fn(&Column, &str) -> Style| -> Line {
         let mut line = Line::new();
-        for ((cell, column), width) in cells.into_iter().zip(columns).zip(&widths) {
+        for ((text, column), width) in texts.into_iter().zip(columns).zip(&widths) {
             let space = if line.is_empty() { "" } else { " " };
             let width = width.unwrap_or(left.max(TEXT_WIDTH_MIN));
-            let style = Style { is_reversed: is_selected, ..cell.style };
-            line.push(span(
-                format!("{space}{}", fitted(&cell.text, width, column.kind == Kind::Number)),
-                style,
-            ));
+            let fitted = fitted(text, width, column.kind == Kind::Number);
+            line.push(span(format!("{space}{fitted}"), style(column, text)));
         }
         line
     };
-    let header = columns.iter().map(|column| span(column.title, colors.header())).collect();
-    let mut lines = vec![line(header, false)];
-    lines.extend(rows.into_iter().enumerate().map(|(index, row)| line(row, selected == Some(index))));
+    let mut lines = vec![line(columns.iter().map(|column| column.title).collect(), &|_, _| HEADER)];
+    for (index, row) in rows.iter().enumerate() {
+        let style = |column: &Column, text: &str| {
+            let is_busy = column.title == "WAITING" && !matches!(text, "0" | "-");
+            Style { is_reversed: selected == Some(index), ..if is_busy { BUSY } else { PLAIN } }
+        };
+        lines.push(line(row.iter().map(String::as_str).collect(), &style));
+    }
     lines
 }
 
-fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
-    let plain = |text: String| span(text, Style::default());
-    let count =
-        |number: u32| span(grouped(number.into()), if number > 0 { colors.busy() } else { Style::default() });
-    let time = |time_s: Option<u64>| plain(time_s.map_or("-".to_owned(), duration));
-    let optional = |number: Option<u64>| plain(number.map_or("-".to_owned(), grouped));
-    let (columns, rows): (Vec<_>, Vec<Vec<_>>) = match model.rows() {
-        Rows::Names(rows) => (
-            vec![
-                Column::number("IN USE", 11),
-                Column::number("CAPACITY", 11),
-                Column::number("PEAK", 11),
-                Column::number("WAITING", 9),
-                Column::word("KIND", 9),
-                Column::text("NAME"),
-            ],
-            visible(&rows, model, area)
-                .map(|row| {
-                    let waiting = row.waiting.map_or(plain("-".to_owned()), count);
-                    let kind = row.key.namespace.noun();
-                    vec![
-                        plain(grouped(row.in_use.into())),
-                        optional(row.capacity.map(u64::from)),
-                        plain(grouped(row.peak.into())),
-                        waiting,
-                        plain(kind.to_owned()),
-                        plain(escaped(&row.key.name)),
-                    ]
-                })
-                .collect(),
-        ),
-        Rows::Declared(rows) => (
-            vec![
-                Column::number("IN USE", 11),
-                Column::number("CAPACITY", 11),
-                Column::number("WAITING", 9),
-                Column::word("FLAGS", 16),
-                Column::text("NAME"),
-                Column::text("LABEL"),
-            ],
-            visible(&rows, model, area)
-                .map(|row| {
-                    vec![
-                        plain(grouped(row.in_use.into())),
-                        plain(grouped(row.capacity.into())),
-                        count(row.waiting),
-                        plain(flags(row)),
-                        plain(escaped(&row.name)),
-                        plain(escaped(&row.label)),
-                    ]
-                })
-                .collect(),
-        ),
-        Rows::Sessions(rows) => (
-            vec![
-                Column::word("KIND", 10),
-                Column::number("SESSION", 10),
-                Column::number("GRANTS", 7),
-                Column::number("WAITING", 7),
-                Column::number("AGE", 9),
-                Column::number("TTL LEFT", 9),
-                Column::text("LABEL"),
-                Column::word("ADDRESS", 22),
-            ],
-            visible(&rows, model, area)
-                .map(|row| {
-                    let (address, label) = (escaped(&row.address), escaped(&row.label));
-                    let address = if row.attached { address } else { format!("({address})") };
-                    let label = match &row.identity[..] {
-                        b"" => label,
-                        identity => format!("{label} ({})", escaped(identity)),
-                    };
-                    vec![
-                        plain(kind_of_session(row.kind).to_owned()),
-                        plain(row.session.to_string()),
-                        plain(grouped(row.grants.into())),
-                        count(row.waiting),
-                        time(row.age_s.map(u64::from)),
-                        time(ttl_left_s(row)),
-                        plain(label),
-                        plain(address),
-                    ]
-                })
-                .collect(),
-        ),
-        Rows::Items(rows) => (
-            vec![Column::word("ITEM", 24), Column::number("VALUE", 24)],
-            visible(&rows, model, area)
-                .map(|(name, value)| vec![plain(name.clone()), plain(value.clone())])
-                .collect(),
-        ),
-    };
-    let first = first_visible(model, area);
-    table(&columns, rows, model.selected().map(|selected| selected - first), colors, area)
+impl Cell {
+    fn text(&self) -> String {
+        match self {
+            Self::Count(count) => or_none(count.map(grouped)),
+            Self::Since(time_s) | Self::Left(time_s) => or_none(time_s.map(duration)),
+            Self::Text(text) | Self::Word(text) => text.clone(),
+        }
+    }
 }
 
-/// The first row on the screen: so that the selected one is.
-fn first_visible(model: &Model, area: Area) -> usize {
-    let shown = area.height.saturating_sub(1).max(1);
-    model.selected().map_or(0, |selected| (selected + 1).saturating_sub(shown))
+/// The rows that fit on the screen, with the selected one.
+fn row_lines(model: &Model, width: usize, height: usize) -> Vec<Line> {
+    let shown = height.saturating_sub(1).max(1);
+    let first = model.selected().map_or(0, |selected| (selected + 1).saturating_sub(shown));
+    let rows = model.rows.iter().skip(first).take(shown).map(|row| &row.cells[..]);
+    table(model.view.columns(), rows, model.selected().map(|selected| selected - first), width)
 }
 
-/// The rows on the screen.
-fn visible<'r, R>(rows: &'r [&'r R], model: &Model, area: Area) -> impl Iterator<Item = &'r R> {
-    rows.iter().skip(first_visible(model, area)).take(area.height).copied()
-}
-
-fn details_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
+fn details_lines(model: &Model, width: usize, height: usize) -> Vec<Line> {
     let details =
         model.snapshot.details.as_ref().filter(|details| Some(&details.key) == model.details.as_ref());
     let Some(details) = details else { return vec![plain("asking the server")] };
-    let mut lines = details_title(details, colors);
+    let mut lines = details_title(details);
     let Some(state) = &details.state else { return lines };
     let sessions = &model.snapshot.sessions;
-    let half = Area { height: area.height.saturating_sub(lines.len()) / 2, ..area };
-    lines.extend(filled(entry_lines("HELD FOR", &state.holders, sessions, colors, half), half));
-    lines.extend(entry_lines("WAITS FOR", &state.queue, sessions, colors, half));
+    let half = height.saturating_sub(lines.len()) / 2;
+    let end = lines.len() + half;
+    lines.extend(entry_lines("HELD FOR", &state.holders, sessions, width, half));
+    lines.resize(end, Line::new());
+    lines.extend(entry_lines("WAITS FOR", &state.queue, sessions, width, half));
     lines
 }
 
-fn details_title(details: &Details, colors: Colors) -> Vec<Line> {
+fn details_title(details: &Details) -> Vec<Line> {
     let NameKey { namespace, name } = &details.key;
-    let name = vec![span(format!("{} {}", namespace.noun(), escaped(name)), colors.header())];
+    let name = vec![span(format!("{} {}", namespace.noun(), escaped(name)), HEADER)];
     let Some(State { inspected: Inspected { in_use, peak, waiting, capacity, .. }, .. }) = details.state
     else {
         return vec![name, plain("it no longer exists")];
@@ -337,8 +232,8 @@ fn entry_lines(
     since: &'static str,
     entries: &[Entry],
     sessions: &[SessionEntry<Bytes>],
-    colors: Colors,
-    area: Area,
+    width: usize,
+    height: usize,
 ) -> Vec<Line> {
     let columns = [
         Column::number(since, 9),
@@ -350,30 +245,27 @@ fn entry_lines(
         Column::text("LABEL"),
         Column::word("ADDRESS", 22),
     ];
-    let time = |time_s: Option<u64>| time_s.map_or("-".to_owned(), duration);
     let now_s = unix_now_s();
     let row = |entry: &Entry| {
         let session = sessions.iter().find(|row| row.session == entry.session);
         let leased = session.filter(|row| row.kind == SessionKind::Leased);
-        let texts = [
-            time(entry.since.map(|since| now_s.saturating_sub(since))),
-            time(leased.and_then(ttl_left_s)),
-            grouped(entry.resources.into()),
-            slots::ranges(&entry.slots),
-            entry.session.to_string(),
-            or_none(entry.grant),
-            escaped(&entry.label),
-            escaped(&entry.address),
-        ];
-        texts.map(|text| span(text, Style::default())).into()
+        [
+            Cell::Since(entry.since.map(|since| now_s.saturating_sub(since))),
+            Cell::Left(leased.and_then(ttl_left)),
+            Cell::Count(Some(entry.resources.into())),
+            Cell::Word(slot_ranges(&entry.slots)),
+            Cell::Word(entry.session.to_string()),
+            Cell::Word(or_none(entry.grant)),
+            Cell::Text(escaped(&entry.label)),
+            Cell::Text(escaped(&entry.address)),
+        ]
     };
-    table(&columns, entries.iter().take(area.height).map(row).collect(), None, colors, area)
+    let rows: Vec<_> = entries.iter().take(height).map(row).collect();
+    table(&columns, rows.iter().map(|row| &row[..]), None, width)
 }
 
-fn help(colors: Colors) -> Vec<Line> {
-    let line = |(keys, what): (&str, &str)| {
-        vec![span(format!("{keys:<20}"), colors.header()), span(what, Style::default())]
-    };
+fn help() -> Vec<Line> {
+    let line = |(keys, what): (&str, &str)| vec![span(format!("{keys:<20}"), HEADER), span(what, PLAIN)];
     KEYS.into_iter().map(line).collect()
 }
 
@@ -408,4 +300,54 @@ fn duration(time_s: u64) -> String {
         3_600..86_400 => format!("{}h{:02}m", time_s / 3_600, time_s / 60 % 60),
         _ => format!("{}d{:02}h", time_s / 86_400, time_s / 3_600 % 24),
     }
+}
+
+/// The start of a text that takes at most this number of columns.
+fn cut(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find_map(|(at, character)| {
+        used += character.width().unwrap_or(0);
+        (used > columns).then_some(at)
+    });
+    let mut text = end.map_or(text, |end| &text[..end]);
+    // Some characters are wider together, such as a heart and the selector of its emoji.
+    while text.width() > columns {
+        text = &text[..text.floor_char_boundary(text.len() - 1)];
+    }
+    text
+}
+
+/// A text in exactly this number of columns: it is cut, or filled with spaces.
+pub(super) fn fitted(text: &str, columns: usize, is_right: bool) -> String {
+    let text = cut(text, columns);
+    let spaces = " ".repeat(columns.saturating_sub(text.width()));
+    if is_right { spaces + text } else { text.to_owned() + &spaces }
+}
+
+/// Writes the lines to a terminal of this width, over those that it shows.
+pub(super) fn write(lines: &[Line], width: u16, out: &mut impl Write) -> io::Result<()> {
+    for (row, line) in lines.iter().enumerate() {
+        queue!(out, MoveTo(0, row as u16))?;
+        let mut columns = usize::from(width);
+        for Span { text, style } in line {
+            // Terminals differ in how wide some characters are; what follows these is in its column on all of them.
+            queue!(out, MoveToColumn(width - columns as u16))?;
+            let text = cut(text, columns);
+            columns = columns.saturating_sub(text.width());
+            if let Some(color) = style.color {
+                queue!(out, SetForegroundColor(color))?;
+            }
+            if style.is_bold {
+                queue!(out, SetAttribute(Attribute::Bold))?;
+            }
+            if style.is_reversed {
+                queue!(out, SetAttribute(Attribute::Reverse))?;
+            }
+            queue!(out, Print(text), SetAttribute(Attribute::Reset))?;
+        }
+        if columns > 0 {
+            queue!(out, Clear(ClearType::UntilNewLine))?;
+        }
+    }
+    Ok(())
 }
