@@ -28,18 +28,14 @@ pub(super) struct Reader<'a> {
     server: &'a Server,
     began: Instant,
     /// The connections of the last reading; `None` before the first one, during one, and after a failure.
-    connected: Option<Connected>,
+    ports: Option<Vec<Port>>,
     reading: Option<Reading<'a>>,
 }
 
 /// A reading in progress.
-type Reading<'a> = Pin<Box<dyn Future<Output = Result<(Connected, Snapshot), Failure>> + 'a>>;
+type Reading<'a> = Pin<Box<dyn Future<Output = Result<(Vec<Port>, Snapshot), Failure>> + 'a>>;
 
-/// The connections, one for each port.
-struct Connected {
-    ports: Vec<Port>,
-}
-
+/// The connections to a port.
 struct Port {
     namespace: Namespace,
     direct: Direct,
@@ -50,7 +46,7 @@ struct Port {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(server: &'a Server) -> Self {
-        Self { server, began: Instant::now(), connected: None, reading: None }
+        Self { server, began: Instant::now(), ports: None, reading: None }
     }
 
     pub(super) fn is_reading(&self) -> bool {
@@ -59,14 +55,14 @@ impl<'a> Reader<'a> {
 
     /// Begins to ask for everything, and for the details of one name. A reading in progress is given up.
     pub(super) fn begin(&mut self, details: Option<NameKey>) {
-        let (server, began, connected) = (self.server, self.began, self.connected.take());
+        let (server, began, ports) = (self.server, self.began, self.ports.take());
         self.reading = Some(Box::pin(async move {
-            let mut connected = match connected {
-                Some(connected) => connected,
+            let mut ports = match ports {
+                Some(ports) => ports,
                 None => connect(server).await?,
             };
-            let snapshot = server.answer(connected.read(details.as_ref(), began)).await?;
-            Ok((connected, snapshot))
+            let snapshot = server.answer(read(&mut ports, details.as_ref(), began)).await?;
+            Ok((ports, snapshot))
         }));
     }
 
@@ -76,21 +72,20 @@ impl<'a> Reader<'a> {
         let Some(reading) = &mut self.reading else { return pending().await };
         let read = reading.await;
         self.reading = None;
-        let (connected, snapshot) = read?;
-        self.connected = Some(connected);
+        let (ports, snapshot) = read?;
+        self.ports = Some(ports);
         Ok(snapshot)
     }
 }
 
 /// Connects to the port that was requested, or to both if none was and both are served.
-async fn connect(server: &Server) -> Result<Connected, Failure> {
-    let first = Port::connect(server).await?;
-    let mut ports = vec![first];
+async fn connect(server: &Server) -> Result<Vec<Port>, Failure> {
+    let mut ports = vec![Port::connect(server).await?];
     if !server.has_port() && server.kind().is_none() {
         // A server may serve counters alone.
         ports.extend(Port::connect(&server.about(Namespace::Semaphores)).await.ok());
     }
-    Ok(Connected { ports })
+    Ok(ports)
 }
 
 impl Port {
@@ -152,33 +147,31 @@ fn name_row(namespace: Namespace, entry: &DumpEntry<Bytes>) -> NameRow {
     }
 }
 
-impl Connected {
-    async fn read(&mut self, details: Option<&NameKey>, began: Instant) -> Result<Snapshot, Error> {
-        let mut snapshot = Snapshot { at_s: began.elapsed().as_secs_f64(), ..Snapshot::default() };
-        for (index, port) in self.ports.iter_mut().enumerate() {
-            let statistics = port.plain.stats().await?;
-            let number = |name: &str| {
-                let item = statistics.iter().find(|item| item.name == name);
-                item.and_then(|item| item.value.parse::<u64>().ok()).unwrap_or(0)
-            };
-            snapshot.acquires += number("command:acquire");
-            snapshot.releases += number("command:release");
-            let waiting = number("waiters");
-            if index == 0 {
-                let item = |name: &str, value: &str| (escaped(name.as_bytes()), escaped(value.as_bytes()));
-                snapshot.statistics = statistics.iter().map(|of| item(&of.name, &of.value)).collect();
-            }
-            snapshot.names.extend(port.rows(waiting).await?);
+async fn read(ports: &mut [Port], details: Option<&NameKey>, began: Instant) -> Result<Snapshot, Error> {
+    let mut snapshot = Snapshot { at_s: began.elapsed().as_secs_f64(), ..Snapshot::default() };
+    for (index, port) in ports.iter_mut().enumerate() {
+        let statistics = port.plain.stats().await?;
+        let number = |name: &str| {
+            let item = statistics.iter().find(|item| item.name == name);
+            item.and_then(|item| item.value.parse::<u64>().ok()).unwrap_or(0)
+        };
+        snapshot.acquires += number("command:acquire");
+        snapshot.releases += number("command:release");
+        let waiting = number("waiters");
+        if index == 0 {
+            let item = |name: &str, value: &str| (escaped(name.as_bytes()), escaped(value.as_bytes()));
+            snapshot.statistics = statistics.iter().map(|of| item(&of.name, &of.value)).collect();
         }
-        let direct = &self.ports[0].direct;
-        snapshot.sessions = direct.sessions().await?.all().await?;
-        snapshot.declared = direct.list(b"").await?.all().await?;
-        if let Some(key) = details {
-            let state = State::read(direct, Some(key.namespace), &key.name, true).await?;
-            snapshot.details = Some(Details { key: key.clone(), state });
-        }
-        Ok(snapshot)
+        snapshot.names.extend(port.rows(waiting).await?);
     }
+    let direct = &ports[0].direct;
+    snapshot.sessions = direct.sessions().await?.all().await?;
+    snapshot.declared = direct.list(b"").await?.all().await?;
+    if let Some(key) = details {
+        let state = State::read(direct, Some(key.namespace), &key.name, true).await?;
+        snapshot.details = Some(Details { key: key.clone(), state });
+    }
+    Ok(snapshot)
 }
 
 /// One update.
