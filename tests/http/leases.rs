@@ -654,8 +654,8 @@ fn health_and_the_status_page_have_room_beside_all_that_wait() {
 
 /// Its share of a limit that is twice as high.
 #[test]
-fn ten_thousand_requests_of_a_client_wait_and_everything_else_is_answered() {
-    const WAITING: usize = 10_000;
+fn thousands_of_requests_of_a_client_wait_and_everything_else_is_answered() {
+    const WAITING: usize = 2_000;
     /// The most that one of them takes, in KiB, with its queued request.
     const EACH_KIB: u64 = 32;
     let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
