@@ -137,18 +137,15 @@ impl From<DaemonError> for Failure {
             | DaemonError::ClusterSettings { .. } => Exit::Configuration,
             DaemonError::Log(_) | DaemonError::Output { .. } => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
-            DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
-            DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,
-            DaemonError::Data { source: RestoreError::Commit(_) | RestoreError::Randomness(_), .. } => {
-                Exit::System
-            }
-            DaemonError::Records {
-                source: RestoreError::Storage(_) | RestoreError::Commit(_) | RestoreError::Randomness(_),
-            } => Exit::Unavailable,
-            DaemonError::Records { source: RestoreError::Contradiction(_) }
+            DaemonError::Data { source: RestoreError::Storage(error) } => data::exit_for(error),
+            DaemonError::Data { source: RestoreError::Contradiction(_) }
+            | DaemonError::Records { source: RestoreError::Contradiction(_) }
             | DaemonError::ClusterFormat { .. } => Exit::Data,
-            DaemonError::Cluster { .. } => Exit::Unavailable,
-            DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
+            DaemonError::Data { .. }
+            | DaemonError::Records { source: RestoreError::Thread(_) }
+            | DaemonError::Bind { .. }
+            | DaemonError::System(_) => Exit::System,
+            DaemonError::Records { .. } | DaemonError::Cluster { .. } => Exit::Unavailable,
         };
         Self::new(exit, error.to_string())
     }

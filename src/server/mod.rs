@@ -70,7 +70,7 @@ pub use relay::{
 };
 pub use signalbox_access::TokenFileError;
 pub use state::Server;
-pub use store::{RestoreError, StoreError};
+pub use store::RestoreError;
 pub use tls::TlsError;
 pub use workers::{SameThread, Spawn, Workers};
 

@@ -57,19 +57,10 @@ pub enum RestoreError {
     Randomness(getrandom::Error),
     /// The store cannot be written.
     #[error("the records cannot be written: {0}")]
-    Commit(#[from] StoreError),
-}
-
-/// Why a batch was not stored.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// It is taken again; the requests that wait for the store were answered.
-    #[error(transparent)]
-    NotStored(CommitError),
-    /// Another server owns the store. None of the batch's requests is answered, and this process has to end.
-    #[error(transparent)]
-    OwnershipLost(CommitError),
+    Commit(#[from] CommitError),
+    /// The thread that stores cannot be started.
+    #[error("the thread that stores cannot be started: {0}")]
+    Thread(io::Error),
 }
 
 impl Server {
@@ -97,8 +88,9 @@ impl Server {
     }
 
     /// Makes the snapshots that exports wait for. Then commits the pending changes, or the oldest of very many, and answers
-    /// the requests that wait for that. Returns whether there were any.
-    pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, StoreError> {
+    /// the requests that wait for that. Returns whether there were any. Changes that were not stored are taken again, unless
+    /// another server owns the store: then none of their requests is answered, and this process has to end.
+    pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, CommitError> {
         self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
         let begun = Instant::now();
@@ -111,21 +103,21 @@ impl Server {
     }
 
     /// A batch that was taken from the core is committed, or could not be: answers the requests that wait for that.
-    pub fn committed(&self, batch: &Batch, committed: Result<(), CommitError>) -> Result<(), StoreError> {
+    pub fn committed(&self, batch: &Batch, committed: Result<(), CommitError>) -> Result<(), CommitError> {
         self.stored.failures.add(u64::from(committed.is_err()));
-        let (outcome, result) = match committed {
+        let outcome = match &committed {
             Ok(()) => {
                 self.stored.commits.add(1);
                 self.stored.changes.add(batch.changes.len() as u64);
-                (CommitOutcome::Stored, Ok(()))
+                CommitOutcome::Stored
             }
-            Err(error) if error.is_ownership_lost() => return Err(StoreError::OwnershipLost(error)),
-            Err(error) => (CommitOutcome::Failed, Err(StoreError::NotStored(error))),
+            Err(error) if error.is_ownership_lost() => return committed,
+            Err(_) => CommitOutcome::Failed,
         };
         while self.core.complete(batch, outcome, STEP_ANSWERS, self.moment()) {
             std::thread::yield_now();
         }
-        result
+        committed
     }
 
     /// Declares the semaphores of the configuration in force. Those that cannot be declared so are logged; returns their names. One
@@ -197,8 +189,10 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Restores the records of the store, and starts the thread.
-    pub(super) fn start(server: &Arc<Server>, storage: impl Storage + 'static) -> Result<Self, WriterError> {
-        let mut storage = storage;
+    pub(super) fn start(
+        server: &Arc<Server>,
+        mut storage: impl Storage + 'static,
+    ) -> Result<Self, RestoreError> {
         let bell = Arc::new(Bell::default());
         server.restore(&mut storage, Waker::from(Arc::clone(&bell)))?;
         let (server, its_bell) = (Arc::clone(server), Arc::clone(&bell));
@@ -211,7 +205,8 @@ impl Writer {
                 std::process::abort();
             }
         };
-        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run)?;
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run);
+        let thread = thread.map_err(RestoreError::Thread)?;
         Ok(Self { bell, thread })
     }
 
@@ -225,15 +220,6 @@ impl Writer {
             );
         }
     }
-}
-
-/// Why the thread could not be started.
-#[derive(Debug, Error)]
-pub(super) enum WriterError {
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    #[error(transparent)]
-    Thread(#[from] io::Error),
 }
 
 fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
@@ -252,11 +238,11 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                     bell.wait();
                 }
             }
-            Err(StoreError::OwnershipLost(error)) => end_at_once(
+            Err(error) if error.is_ownership_lost() => end_at_once(
                 "this server no longer owns its records: it ends at once, and answers nothing more",
                 error.to_string(),
             ),
-            Err(StoreError::NotStored(error)) => {
+            Err(error) => {
                 let text = error.to_string();
                 if failure.as_ref() != Some(&text) {
                     error!(%error, "grants of leased sessions and declared semaphores cannot be stored");

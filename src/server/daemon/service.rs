@@ -22,7 +22,7 @@ use super::super::relay::{Incoming, IsNode, ServeRequests, Served, Trust, serve_
 use super::super::resting_listener::RestingListener;
 use super::super::rules::Rules;
 use super::super::state::Server;
-use super::super::store::{RestoreError, Writer, WriterError, new_place_key};
+use super::super::store::{Writer, new_place_key};
 use super::super::workers::{Workers, watch_saturation};
 use super::error::DaemonError;
 use crate::config::{ClientCert, Config, PlainRule};
@@ -87,14 +87,15 @@ impl Service {
         warn_if_open(config);
         let store = match store {
             Store::Directory(directory) => {
-                let writer =
-                    start_store(&server, open_data(&directory)?, |source| DaemonError::Data { source })?;
+                let writer = Writer::start(&server, open_data(&directory)?)
+                    .map_err(|source| DaemonError::Data { source })?;
                 log_restored(&server, Some(&directory), None);
                 Some(writer)
             }
             Store::Cluster(storage) => {
                 let epoch = storage.epoch();
-                let writer = start_store(&server, *storage, |source| DaemonError::Records { source })?;
+                let writer =
+                    Writer::start(&server, *storage).map_err(|source| DaemonError::Records { source })?;
                 log_restored(&server, None, Some(epoch));
                 Some(writer)
             }
@@ -209,18 +210,6 @@ fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
         warn!("the server was not stopped in an orderly way; the data directory was repaired");
     }
     Ok(storage)
-}
-
-/// Restores what the store has, and starts the thread that stores changes from then on.
-fn start_store(
-    server: &Arc<Server>,
-    storage: impl Storage + 'static,
-    error: fn(RestoreError) -> DaemonError,
-) -> Result<Writer, DaemonError> {
-    Writer::start(server, storage).map_err(|failed| match failed {
-        WriterError::Restore(source) => error(source),
-        WriterError::Thread(error) => DaemonError::System(error),
-    })
 }
 
 /// Logs what a data directory had, or a cluster at the beginning of an epoch.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::server::{
-    Clock, Incoming, Outgoing, SameThread, Served, Server, StoreError, Trust, expire, relay_port, serve_port,
+    Clock, Incoming, Outgoing, SameThread, Served, Server, Trust, expire, relay_port, serve_port,
     serve_relays, sweep_counters, sweep_semaphores,
 };
 use signalbox_cluster::coordinator::Persistent;
@@ -486,7 +486,7 @@ async fn commit(
         };
         match server.committed(&batch, committed) {
             Ok(()) => {}
-            Err(StoreError::OwnershipLost(error)) => return process.end(error),
+            Err(error) if error.is_ownership_lost() => return process.end(error),
             Err(error) => {
                 process.event(format_args!("{error}"));
                 sleep(FAILURE_PAUSE).await;
