@@ -1,7 +1,7 @@
 //! The real shell on the simulated network: replacements for the server's sockets.
 //!
 //! Simulated connections never end by themselves: there are no keepalives and no retransmission timeouts. This file
-//! does what the kernel does for the daemon (`src/server/socket.rs`): it probes a peer every 5 s, and ends the
+//! does what the kernel does for the daemon (`src/server/listener.rs`): it probes a peer every 5 s, and ends the
 //! connection if the peer answered no probe for 35 s or accepted no output for as long. A probe is answered while the
 //! link is intact and the client still has the connection open.
 //!

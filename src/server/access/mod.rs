@@ -23,7 +23,7 @@ pub(super) use standing::{Standing, TokenRefused};
 use super::client_address::Client;
 use super::clock::Clock;
 use super::metrics::Count;
-use super::refusal_log::{Recent, RefusalLog};
+use super::throttle::{Recent, RefusalLog};
 use crate::config::{AccessConfig, Config};
 use policy::{Policy, Proven};
 pub(super) use signalbox_access::Right;
@@ -45,7 +45,7 @@ pub(super) struct Access {
     /// By the reason why a request is not permitted.
     refusals: RefusalLog,
     /// How many wrong tokens clients have shown.
-    failures: Recent<ClientKey, u32>,
+    failures: Recent<ClientKey>,
     /// Requests that were answered with `Not permitted`, and HTTP requests with a wrong token or without the one that they need.
     pub(super) refused: Count,
     /// Tokens that were refused.
@@ -135,8 +135,7 @@ impl Access {
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());
-        let before = self.failures.see(client.address.key(), |count| count.saturating_add(1));
-        before.is_none_or(|before| before.is_some_and(|count| count >= FAILURES_MAX))
+        self.failures.see(client.address.key()).is_none_or(|before| before >= FAILURES_MAX)
     }
 
     /// Replaces the rules. The tokens stay.

@@ -1,15 +1,19 @@
-//! The sockets that the daemon listens on: bound here, or passed by systemd.
+//! The sockets that the daemon listens on: bound here, or passed by systemd (`etc/signalbox.socket`).
 
-use std::io;
-use std::net::TcpListener;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
+use listenfd::ListenFd;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tracing::warn;
 
 use super::super::port::{port_config, port_name};
-use super::super::{socket, systemd};
 use super::error::DaemonError;
-use crate::config::{Config, HttpConfig};
+use crate::config::{Config, is_covered};
 use signalbox_model::Namespace;
+
+/// Connections that may wait to be accepted. The kernel lowers it to net.core.somaxconn.
+const BACKLOG: i32 = 4096;
 
 /// What was bound.
 pub(super) struct Bound {
@@ -24,13 +28,16 @@ pub(super) struct Bound {
 /// Binds the enabled ports. A port may have several listeners. Those of a node of a cluster refuse connections until
 /// [`listen`] is called.
 pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
-    let mut inherited = systemd::inherited_listeners()?;
-    if config.cluster.is_enabled() && !config.cluster.relays() && !inherited.is_empty() {
+    let mut inherited = inherited_listeners()?;
+    let is_node = config.cluster.is_enabled();
+    if is_node && !config.cluster.relays() && !inherited.is_empty() {
         let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
                        the socket unit (systemctl disable --now signalbox.socket), or set cluster.bind";
         return Err(DaemonError::ClusterSettings { problem: problem.to_owned() });
     }
-    let mut bound = Vec::new();
+    // A node of a cluster accepts nothing before it has joined, and without relays, before it leads.
+    let accept = if is_node { Accept::Later } else { Accept::Now };
+    let mut ports = Vec::new();
     for namespace in Namespace::ALL {
         let port_config = port_config(config, namespace);
         if !port_config.enable {
@@ -38,26 +45,26 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
         }
         let mut listeners = with_port(&mut inherited, port_config.port);
         if listeners.is_empty() {
-            let bound = socket::bind_port(config, port_config.port);
+            let bound = bind_port(&config.bind, config.floating_ip(), port_config.port, accept);
             listeners = bound.map_err(|source| not_bound(namespace, port_config.port, source))?;
         }
-        bound.extend(listeners.into_iter().map(|listener| (namespace, listener)));
+        ports.extend(listeners.into_iter().map(|listener| (namespace, listener)));
     }
     let mut http = Vec::new();
     if config.http.enable {
-        http = with_port(&mut inherited, config.http.port);
+        let port = config.http.port;
+        http = with_port(&mut inherited, port);
         if http.is_empty() {
-            let HttpConfig { bind, port, .. } = &config.http;
-            let key = || format!("http.port = {port}");
-            let bound = socket::bind_addresses(bind, *port);
-            http = bound.map_err(|source| DaemonError::Bind { key: key(), source })?;
+            let bound = bind_port(&config.http.bind, None, port, Accept::Now);
+            http =
+                bound.map_err(|source| DaemonError::Bind { key: format!("http.port = {port}"), source })?;
         }
     }
     let bind_relays = |address| {
-        let key = || format!("cluster.bind = {address}");
-        socket::bind_for_relays(address).map_err(|source| DaemonError::Bind { key: key(), source })
+        let bound = bind_address(address, Need::Expected, Accept::Later);
+        bound.map_err(|source| DaemonError::Bind { key: format!("cluster.bind = {address}"), source })
     };
-    let relays = config.cluster.bind.filter(|_| config.cluster.is_enabled()).map(bind_relays).transpose()?;
+    let relays = config.cluster.bind.filter(|_| is_node).map(bind_relays).transpose()?;
     for listener in inherited {
         let address = listener.local_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
         warn!(
@@ -65,7 +72,20 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
             "a socket was handed over for a port that the configuration does not enable; it is closed"
         );
     }
-    Ok(Bound { ports: bound, http, relays })
+    Ok(Bound { ports, http, relays })
+}
+
+/// The sockets that systemd bound before the process started.
+fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
+    let mut inherited = ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for index in 0..inherited.len() {
+        if let Some(listener) = inherited.take_tcp_listener(index)? {
+            listener.set_nonblocking(true)?;
+            listeners.push(listener);
+        }
+    }
+    Ok(listeners)
 }
 
 /// Takes the sockets of a port out of those that were handed over.
@@ -79,10 +99,96 @@ fn with_port(inherited: &mut Vec<TcpListener>, port: u16) -> Vec<TcpListener> {
 pub(super) fn listen(listeners: &[(Namespace, TcpListener)]) -> Result<(), DaemonError> {
     listeners.iter().try_for_each(|(namespace, listener)| {
         let port = listener.local_addr()?.port();
-        socket::listen(listener).map_err(|source| not_bound(*namespace, port, source))
+        listen_on(listener).map_err(|source| not_bound(*namespace, port, source))
     })
+}
+
+/// Has a bound socket accept connections.
+pub(super) fn listen_on(listener: &TcpListener) -> io::Result<()> {
+    SockRef::from(listener).listen(BACKLOG)
 }
 
 fn not_bound(namespace: Namespace, port: u16, source: io::Error) -> DaemonError {
     DaemonError::Bind { key: format!("{}.port = {port}", port_name(namespace)), source }
+}
+
+/// Binds a port on these addresses, or on every address if there is none.
+fn bind_port(
+    addresses: &[IpAddr],
+    floating: Option<IpAddr>,
+    port: u16,
+    accept: Accept,
+) -> io::Result<Vec<TcpListener>> {
+    if addresses.is_empty() {
+        return bind_every_address(port, accept);
+    }
+    let needed = addresses.iter().filter(|ip| !is_covered(**ip, addresses));
+    let needed = needed.map(|ip| (*ip, Need::Expected));
+    let floating = floating.into_iter().map(|ip| (ip, Need::MayComeLater));
+    floating.chain(needed).map(|(ip, need)| bind_address(SocketAddr::new(ip, port), need, accept)).collect()
+}
+
+/// Binds every address of both families, or of IPv4 only if the machine has no IPv6.
+fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>> {
+    match bind_address(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Expected, accept) {
+        Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::AddrNotAvailable) => {
+            Ok(vec![bind_address(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Expected, accept)?])
+        }
+        listener => Ok(vec![listener?]),
+    }
+}
+
+/// Whether the machine may get an address after the start.
+#[derive(Clone, Copy)]
+enum Need {
+    /// The network may get it late. It may also be a mistake, so there is a warning.
+    Expected,
+    /// A virtual address moves between machines, and is bound before it arrives.
+    MayComeLater,
+}
+
+/// When a bound socket accepts connections.
+#[derive(Clone, Copy)]
+enum Accept {
+    Now,
+    /// Once [`listen`] was called; until then it refuses them.
+    Later,
+}
+
+fn bind_address(address: SocketAddr, need: Need, accept: Accept) -> io::Result<TcpListener> {
+    let explain = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if let IpAddr::V6(ip) = address.ip() {
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        let may_come_later = || match address {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true),
+            SocketAddr::V6(_) => socket.set_freebind_v6(true),
+        };
+        if let Need::MayComeLater = need {
+            may_come_later()?;
+        }
+        match (socket.bind(&address.into()), need) {
+            (Err(error), Need::Expected)
+                if error.kind() == ErrorKind::AddrNotAvailable && !address.ip().is_unspecified() =>
+            {
+                may_come_later()?;
+                socket.bind(&address.into())?;
+                warn!(
+                    %address,
+                    "this machine does not have the address; clients can connect there as soon as it has; if it never will, \
+                     correct the configuration"
+                );
+            }
+            (bound, _) => bound?,
+        }
+        if let Accept::Now = accept {
+            socket.listen(BACKLOG)?;
+        }
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(explain)
 }

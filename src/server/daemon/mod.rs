@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::clock::Clock;
 use super::expirations;
@@ -32,7 +33,6 @@ use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
 use super::relay::{Outgoing, relay_port};
 use super::rules::Rules;
-use super::systemd;
 use super::tls::Tls;
 use super::workers::Workers;
 use crate::config::{Config, Loaded};
@@ -119,7 +119,7 @@ fn serve(
             not_leading => {
                 if not_leading.is_ok() {
                     info!("stopping");
-                    systemd::notify_stopping();
+                    notify(NotifyState::Stopping);
                 }
                 // No client is connected, so another node may lead at once.
                 runtime.block_on(node.leave(None));
@@ -159,7 +159,7 @@ fn serve(
     };
     let handover = runtime.block_on(async {
         log_start(config, &addresses, &http_addresses, count, files_max);
-        systemd::notify_ready();
+        notify(NotifyState::Ready);
         let serve = async {
             let handover = tokio::select! {
                 () = signals.handle(Some(&server), &rules, options, config, log) => None,
@@ -177,7 +177,7 @@ fn serve(
                     service.server().announce_move(node.advertised.clone());
                 }
             }
-            systemd::notify_stopping();
+            notify(NotifyState::Stopping);
             service.drain(&workers).await;
             handover
         };
@@ -216,7 +216,7 @@ fn lead(
 ) -> Result<Option<Term>, DaemonError> {
     let accepting = outgoing.map(|outgoing| accept_for_relays(runtime, outgoing, listeners)).transpose()?;
     // A standby is ready: units that are ordered after this one can connect to the node that leads.
-    systemd::notify_ready();
+    notify(NotifyState::Ready);
     let term = runtime.block_on(async {
         tokio::select! {
             term = node.lead() => term,
@@ -275,6 +275,13 @@ fn log_start(
         files_max,
         "signalbox is ready"
     );
+}
+
+/// Notifies systemd; without it, this does nothing.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        debug!(%error, "systemd could not be notified");
+    }
 }
 
 /// Raises the limit on open files as far as the process may. Returns the limit in force.

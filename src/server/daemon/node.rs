@@ -17,12 +17,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use super::super::ending;
 use super::super::lock;
 use super::super::node_view::{NodeView, Whereabouts};
 use super::super::relay::{IsNode, Outgoing, RelayAuthority};
 use super::super::state::Server;
 use super::super::workers::Workers;
-use super::super::{ending, socket};
+use super::bind::listen_on;
 use super::error::DaemonError;
 use super::handover::{self, Handover};
 use super::service::RelayPort;
@@ -241,7 +242,7 @@ impl Node {
     /// Lets the port for relays accept connections.
     pub(super) fn listen_for_relays(&self) -> Result<(), DaemonError> {
         let Some((port, _)) = &self.relay_port else { return Ok(()) };
-        let bound = socket::listen(port);
+        let bound = listen_on(port);
         bound.map_err(|source| DaemonError::Bind { key: "cluster.bind".to_owned(), source })
     }
 

@@ -22,13 +22,12 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
-use super::super::listener::accept_all;
+use super::super::listener::{accept_all, prepare_connection};
 use super::super::node_view::NodeView;
 use super::super::proxy_header::read_header;
 use super::super::relay::{Outgoing, ServeRequests};
 use super::super::rules::Rules;
 use super::super::shares::Pauses;
-use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
 use super::super::workers::Workers;
@@ -195,7 +194,7 @@ async fn client_behind(
 /// that a connection takes the memory of one of them only.
 async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
     let shared = &connection.shared;
-    socket::prepare_connection(&stream, PEER_MAX)?;
+    prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
     if connection.client().is_none() {
         let Some(client) = Box::pin(client_behind(connection, &mut stream, peer)).await else {

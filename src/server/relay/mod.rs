@@ -25,8 +25,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::listener::Listener;
-use super::socket;
+use super::listener::{Listener, prepare_connection};
 use super::workers::{Spawn, Workers};
 pub use incoming::{Incoming, IsNode, ServeRequests, Served, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
@@ -77,7 +76,7 @@ impl RelayNetwork for Workers {
 
     async fn connect(&self, leader: SocketAddr, peer_timeout: Duration) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(leader).await?;
-        socket::prepare_connection(&stream, peer_timeout)?;
+        prepare_connection(&stream, peer_timeout)?;
         // Only an end of output that `splice` sends is an orderly end of the client. Everything else that closes the socket
         // resets the connection, also the end of this process.
         stream.set_zero_linger()?;
