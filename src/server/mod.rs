@@ -58,7 +58,7 @@ pub use daemon::{DaemonError, Options, run};
 pub use expiry::{announce_rules, expire};
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
-pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
+pub use log::Format as LogFormat;
 pub use relay::{
     Incoming, IsNode, Outgoing, RelayAuthority, RelayNetwork, ServeRequests, Served, Trust, relay_port,
     serve_relays,

@@ -29,7 +29,7 @@ use tracing::{debug, error, info, warn};
 use super::clock::Clock;
 use super::expirations;
 use super::http::{self, Http};
-use super::log::{Log, Settings};
+use super::log::Log;
 use super::privileges::{self, Identity};
 use super::relay::{Outgoing, relay_port};
 use super::rules::Rules;
@@ -60,12 +60,8 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     };
     let Loaded { config, notices, .. } = options.load()?;
     let identity = Identity::of(&config)?;
-    let settings = Settings {
-        threshold: config.log.threshold,
-        file: config.log.file.clone(),
-        format: options.log_format,
-    };
-    let log = identity.act(|| Log::init(settings))??;
+    let open_log = || Log::init(config.log.threshold, config.log.file.clone(), options.log_format);
+    let log = identity.act(open_log)??;
     log_panics();
     log_notices(&notices);
     if privileges::is_ignored(&config) {
