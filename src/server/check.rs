@@ -14,7 +14,7 @@ use nix::unistd::{AccessFlags, eaccess, geteuid};
 
 use super::clock::Clock;
 use super::expirations::{Expiration, cluster_files};
-use super::privileges::{self, Identity};
+use super::process::{self, Identity};
 use super::tls::{Tls, TlsError};
 use crate::cluster;
 use crate::config::Config;
@@ -95,7 +95,7 @@ impl Checked {
     }
 
     fn accounts(&mut self, config: &Config) {
-        for error in privileges::missing(config) {
+        for error in process::missing(config) {
             self.mistake_of_root(error.to_string());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Server`] (`state`) is what the tasks share. `listener` accepts connections within the limit of `admission`, `workers`
 //! gives each a thread, `connection` reads and writes, and `dispatch` turns a frame into a call of the core and its answer
-//! into a frame. `expiry` and `gc` are the background tasks, `store` writes to disk, and `daemon` puts all of it together
+//! into a frame. `background` has the other tasks, `store` writes to disk, and `daemon` puts all of it together
 //! with the configuration, privileges and signals.
 //!
 //! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that a simulated
@@ -10,6 +10,7 @@
 
 mod access;
 mod admission;
+mod background;
 mod bell;
 mod buffers;
 mod check;
@@ -19,11 +20,8 @@ mod connection;
 mod current;
 mod daemon;
 mod dispatch;
-mod ending;
 mod expirations;
-mod expiry;
 mod export;
-mod gc;
 mod history;
 mod http;
 mod listener;
@@ -34,7 +32,7 @@ mod node_view;
 mod operations;
 mod peers;
 mod port;
-mod privileges;
+mod process;
 mod proxy_header;
 mod relay;
 mod rules;
@@ -51,12 +49,11 @@ mod workers;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use admission::Admission;
+pub use background::{announce_rules, expire, sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use check::{Checked, check};
 pub use client_address::ClientAddress;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
-pub use expiry::{announce_rules, expire};
-pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::Format as LogFormat;
 pub use relay::{

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,6 +19,7 @@ use super::metrics::{Durations, Stored};
 use super::node_view::Whereabouts;
 use super::peers::Peers;
 use super::port::{Port, port_config};
+use super::process::files_max;
 use super::rules::Rules;
 use super::tls::{FirstBytes, Tls, TlsError};
 use super::unfinished::Unfinished;
@@ -366,9 +366,4 @@ fn sysv_limits(config: &Config, memory: MemoryLimit, client_share: ClientShare) 
         memory,
         client_share,
     }
-}
-
-/// How many files the process may have open.
-pub(super) fn files_max() -> u64 {
-    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }

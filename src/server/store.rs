@@ -21,8 +21,8 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 
 use super::bell::Bell;
-use super::ending::end_at_once;
 use super::lock;
+use super::process::end_at_once;
 use super::state::Server;
 use crate::config::{Config, DeclareConfig};
 use signalbox_core::{Batch, CommitOutcome};

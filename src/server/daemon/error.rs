@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::super::TokenFileError;
 use super::super::log::LogError;
-use super::super::privileges::PrivilegeError;
+use super::super::process::PrivilegeError;
 use super::super::store::RestoreError;
 use super::super::tls::TlsError;
 use crate::config::ConfigError;

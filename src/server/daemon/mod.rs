@@ -18,7 +18,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -30,7 +29,7 @@ use super::clock::Clock;
 use super::expirations;
 use super::http::{self, Http};
 use super::log::Log;
-use super::privileges::{self, Identity};
+use super::process::{self, Identity};
 use super::relay::{Outgoing, relay_port};
 use super::rules::Rules;
 use super::tls::Tls;
@@ -64,7 +63,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     let log = identity.act(open_log)??;
     log_panics();
     log_notices(&notices);
-    if privileges::is_ignored(&config) {
+    if process::is_ignored(&config) {
         info!("user and group are ignored: only root can switch to another account");
     }
     let outcome = serve(&runtime, signals, options, &config, identity, &log);
@@ -83,15 +82,15 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
-    privileges::keep_secrets()?;
+    process::keep_secrets()?;
     let tls = Tls::read(&config.tls)?.map(Arc::new);
     let mut rules = Rules::of(config, tls, Clock::system());
-    let files_max = raise_file_limit();
+    let files_max = process::raise_file_limit();
     let Bound { ports: listeners, http, relays } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
-    privileges::keep_secrets()?;
+    process::keep_secrets()?;
     // As the configured account, which reads it again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
 
@@ -277,15 +276,6 @@ fn log_start(
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         debug!(%error, "systemd could not be notified");
-    }
-}
-
-/// Raises the limit on open files as far as the process may. Returns the limit in force.
-fn raise_file_limit() -> u64 {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
-    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(_) => soft,
     }
 }
 

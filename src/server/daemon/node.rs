@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::super::ending;
 use super::super::lock;
 use super::super::node_view::{NodeView, Whereabouts};
+use super::super::process::end_at_once;
 use super::super::relay::{IsNode, Outgoing, RelayAuthority};
 use super::super::state::Server;
 use super::super::workers::Workers;
@@ -235,7 +235,7 @@ impl Node {
     /// new leader waits for it.
     pub(super) async fn close_relays(&self) {
         if let Err(stuck) = self.view.relays.close().await {
-            ending::end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
+            end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
         }
     }
 
@@ -486,7 +486,7 @@ fn guard_relays(relays: Relays) -> io::Result<()> {
         loop {
             periods = if relays.close_overdue() { periods + 1 } else { 0 };
             if periods > OVERDUE_PERIODS_MAX {
-                ending::end_at_once(
+                end_at_once(
                     RELAYS_NOT_CLOSED,
                     "etcd has not confirmed its heartbeat within the renew deadline, and closing them takes too long"
                         .to_owned(),
@@ -501,7 +501,7 @@ fn guard_relays(relays: Relays) -> io::Result<()> {
 
 /// Kills the process of a node that no longer leads.
 fn kill_process(reason: String) -> ! {
-    ending::end_at_once(
+    end_at_once(
         "this node no longer leads the cluster: it ends at once, and joins again when it is restarted",
         reason,
     )

@@ -12,9 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::super::background::{self, announce_rules, expire};
 use super::super::clock::Clock;
-use super::super::expiry::{announce_rules, expire};
-use super::super::gc;
 use super::super::history::History;
 use super::super::listener::{RestingListener, serve_port};
 use super::super::port::port_config;
@@ -243,14 +242,14 @@ fn spawn_tasks(
     tasks.spawn(announce_rules(Arc::clone(server)));
     let its_server = Arc::clone(server);
     tasks.spawn(async move { its_server.audit.count_refusals().await });
-    tasks.spawn_on(gc::declare_idle(Arc::clone(server)), workers.background());
-    tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
+    tasks.spawn_on(background::declare_idle(Arc::clone(server)), workers.background());
+    tasks.spawn_on(background::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {
-        tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());
+        tasks.spawn_on(background::sweep_counters(Arc::clone(server)), workers.background());
     }
     if config.semaphore.port.enable {
         let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
-        tasks.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), workers.background());
+        tasks.spawn_on(background::sweep_semaphores(Arc::clone(server), interval), workers.background());
     }
     Ok(())
 }

@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::super::super::background::expire;
 use super::super::super::clock::Clock;
-use super::super::super::expiry::expire;
 use super::super::super::state::Server;
 use super::super::connections::{Connections, OpenConnection};
 use super::super::listener::serve_requests;

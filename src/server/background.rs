@@ -1,21 +1,81 @@
-//! The tasks that remove names without holders, as both documents of yrmcds require ("Semaphores will be deleted by the
-//! GC thread if all resources managed by them are released").
+//! The tasks of a server besides its connections: they do what comes due (waits, leases and grace periods that end, semaphores that
+//! are removed), tell connections when rights of clients end, and remove names without holders, as both documents of yrmcds require
+//! ("Semaphores will be deleted by the GC thread if all resources managed by them are released").
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
 use super::port::port_name;
 use super::state::Server;
 use super::steps;
-use signalbox_model::Namespace;
-use signalbox_model::UnixSeconds;
+use signalbox_core::{Due, TICK_MS};
+use signalbox_model::{Namespace, UnixSeconds};
 
 /// Time between two looks of a task: at the clock, which may be set back or forth, at the memory budget, or at semaphores of
 /// the configuration that wait for their counters.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Does what is due when it is due, until it is dropped.
+pub async fn expire(server: Arc<Server>) {
+    loop {
+        let mailbox_of = |connection| server.peers.find(connection).map(|peer| peer.mailbox);
+        // Both, each time: as long as there are evictions, something is due.
+        while server.core.expire(server.moment()) | server.core.evict(server.moment(), mailbox_of) {
+            tokio::task::yield_now().await;
+        }
+        until_due(&server).await;
+    }
+}
+
+/// Waits until something is due, and for a tick at most.
+async fn until_due(server: &Server) {
+    let tick = Instant::now() + Duration::from_millis(TICK_MS);
+    let mut timer = pin!(sleep_until(tick));
+    poll_fn(|context| {
+        match server.core.next_due(context.waker()) {
+            None => {}
+            Some(Due::Now) => return Poll::Ready(()),
+            Some(Due::At(at)) => {
+                let at = server.started + Duration::from_millis(at.0);
+                if at <= Instant::now() {
+                    return Poll::Ready(());
+                }
+                if at < timer.deadline() {
+                    timer.as_mut().reset(at);
+                }
+            }
+        }
+        timer.as_mut().poll(context)
+    })
+    .await;
+}
+
+/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection looks at the rules
+/// before it executes a request or sends a message; one that waits for a grant does neither, and would be granted what it may no
+/// longer have.
+pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
+    let mut seen = server.rules.access.seen();
+    async move {
+        loop {
+            server.rules.access.changed(&mut seen).await;
+            server.new_rules.send_replace(());
+            let mut last = None;
+            loop {
+                let connections = server.peers.mailboxes_after(last, steps::LISTED_CONNECTIONS);
+                let Some((session, _)) = connections.last() else { break };
+                last = Some(*session);
+                connections.iter().for_each(|(_, mailbox)| mailbox.note_new_rules());
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
 
 /// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
 /// Boundaries that pass during a sweep share the next one.
@@ -23,7 +83,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
         loop {
-            tokio::time::sleep(LOOK_PERIOD).await;
+            sleep(LOOK_PERIOD).await;
             let now = server.clock.now();
             let next = server.core.next_boundary(now);
             // If the clock is set back, the boundary moves back too, and the next sweep is at that boundary.
@@ -38,7 +98,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
 /// Sweeps the semaphores an `interval` after the call, and after each sweep, until it is dropped.
 pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     loop {
-        tokio::time::sleep(interval).await;
+        sleep(interval).await;
         sweep(&server, Namespace::Semaphores).await;
     }
 }
@@ -46,7 +106,7 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 /// Declares the semaphores of the configuration whose counters were in use, as soon as those are idle, until it is dropped.
 pub(super) async fn declare_idle(server: Arc<Server>) {
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
+        sleep(LOOK_PERIOD).await;
         server.declare_idle();
     }
 }
@@ -54,7 +114,7 @@ pub(super) async fn declare_idle(server: Arc<Server>) {
 /// While memory is scarce, sweeps at once what other sweeps would leave for later, until it is dropped.
 pub async fn sweep_for_memory(server: Arc<Server>) {
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
+        sleep(LOOK_PERIOD).await;
         if server.memory.is_scarce() {
             for namespace in Namespace::ALL {
                 // As if the statistics interval were over: the peaks of unused counters are forgotten early.
@@ -75,7 +135,7 @@ async fn sweep_at(server: &Server, namespace: Namespace, now: impl Fn() -> UnixS
     let mut pauses = Pauses::of(sweep.names());
     while sweep.step(steps::SWEEP_NAMES, now()) {
         if pauses.is_due(sweep.visited()) {
-            tokio::time::sleep(steps::PAUSE).await;
+            sleep(steps::PAUSE).await;
         } else {
             tokio::task::yield_now().await;
         }

@@ -1,16 +1,26 @@
-//! Drops the privileges of root: the process switches to the configured user and group after the ports are bound. Before
+//! The process: its account, its secrets, its limit on files, and its end.
+//!
+//! It drops the privileges of root: it switches to the configured user and group after the ports are bound. Before
 //! that, it acts as them where their files are opened, so that a link that they made leads to no file of root.
 
 use std::io;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::prctl::set_dumpable;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::{
-    Gid, Group, Uid, User, getegid, geteuid, getgroups, setegid, seteuid, setgid, setgroups, setuid,
+    Gid, Group, Pid, Uid, User, getegid, geteuid, getgroups, setegid, seteuid, setgid, setgroups, setuid,
 };
 use thiserror::Error;
-use tracing::info;
+use tracing::{error, info};
 
 use crate::config::Config;
+
+/// How long writing the last line of the log may take before the process is killed.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// The user and group to switch to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,4 +130,34 @@ fn find_group(name: &str) -> Result<Group, PrivilegeError> {
 /// certificates. A change of account may have switched them on again. The kernel then also refuses debuggers of the same user.
 pub(super) fn keep_secrets() -> io::Result<()> {
     Ok(set_dumpable(false)?)
+}
+
+/// Raises the limit on open files as far as the process may. Returns the limit in force.
+pub(super) fn raise_file_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    }
+}
+
+/// How many files the process may have open.
+pub(super) fn files_max() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Kills the process, so that the kernel closes all connections at once. An abort could first write a core file: it would
+/// keep the connections open for that long, and contain the keys of sessions. A last line is logged if that succeeds in time.
+pub(super) fn end_at_once(message: &'static str, reason: String) -> ! {
+    let (sender, written) = mpsc::channel();
+    let speaker = thread::Builder::new().spawn(move || {
+        error!(reason, "{message}");
+        let _ = sender.send(());
+    });
+    if speaker.is_ok() {
+        let _ = written.recv_timeout(LAST_WORDS_MAX);
+    }
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+    // Not reached, unless the system forbids this process to kill itself.
+    std::process::abort()
 }
