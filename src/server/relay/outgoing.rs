@@ -3,17 +3,20 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tracing::{debug, warn};
 
@@ -25,7 +28,6 @@ use super::super::throttle::Throttle;
 use super::RelayNetwork;
 use super::proof::{Handshake, Secret};
 use super::splice::{Broken, splice};
-use super::to_leader::{Leader, ToLeader};
 use signalbox_cluster::relays::{Relay, RelayTerm, Relays};
 use signalbox_model::Namespace;
 use signalbox_protocol::TLS_HANDSHAKE;
@@ -147,7 +149,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         let no_client = SocketAddr::from(([0, 0, 0, 0], 0));
         let (relay, leader) = self.connect(RelayedPort::Http, no_client, self.authority.is_some()).await;
         debug!(epoch = relay.term().epoch(), "forwarding requests of HTTP");
-        ToLeader::new(relay, leader)
+        ToLeader { leader, relay }
     }
 
     /// Waits until this node leads.
@@ -340,4 +342,61 @@ pub async fn relay_port<N: RelayNetwork>(
         outgoing.network.run(stream, move |stream| relaying.relay(namespace, stream, peer));
     })
     .await;
+}
+
+/// A connection to the leader: a plain one, or one over TLS that this node has begun.
+type Leader<S> = Either<S, Box<TlsStream<S>>>;
+
+/// A connection to the leader over which nothing is read or written past the term. It counts as relayed until it is dropped.
+pub(in crate::server) struct ToLeader<S> {
+    // Dropped first: a new leader waits until the relay is, too.
+    leader: Leader<S>,
+    relay: Relay,
+}
+
+impl<S> ToLeader<S> {
+    /// The term, after which the connection must be closed.
+    pub(in crate::server) fn term(&self) -> Arc<RelayTerm> {
+        Arc::clone(self.relay.term())
+    }
+
+    /// Whether this node has begun TLS, and has proven so to the leader.
+    pub(in crate::server) fn is_encrypted(&self) -> bool {
+        matches!(self.leader, Either::Right(_))
+    }
+
+    fn check_term(&self) -> io::Result<()> {
+        if self.relay.may_forward() { Ok(()) } else { Err(io::Error::other(Broken::TermOver)) }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ToLeader<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_term()?;
+        Pin::new(&mut self.leader).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ToLeader<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check_term()?;
+        Pin::new(&mut self.leader).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_term()?;
+        Pin::new(&mut self.leader).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.leader).poll_shutdown(context)
+    }
 }
