@@ -10,8 +10,8 @@ use super::clock::Clock;
 use super::current::Current;
 use super::expirations::{Expiration, Warned};
 use super::shares::Shares;
-use super::tls::Tls;
-use crate::config::Config;
+use super::tls::{Tls, TlsError};
+use crate::config::{Config, TlsConfig};
 
 /// How often the server looks whether a certificate or a token ends soon.
 const LOOK_PERIOD: Duration = Duration::from_secs(600);
@@ -51,6 +51,12 @@ impl Rules {
         self.config.set(Arc::new(config.clone()));
         self.access.configure(config);
         self.shares.configure(config);
+    }
+
+    /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
+    pub(super) fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.tls.set(Tls::read(config)?.map(Arc::new));
+        Ok(())
     }
 
     /// When the certificates and tokens in use end.

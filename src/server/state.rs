@@ -160,7 +160,7 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.rules.tls.load(config)
+        self.rules.load_tls(config)
     }
 
     /// What TLS needs; `None`: it is not configured.

@@ -8,8 +8,8 @@ mod policy;
 mod standing;
 mod uses;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -22,6 +22,7 @@ pub(super) use standing::{Standing, TokenRefused};
 
 use super::client_address::Client;
 use super::clock::Clock;
+use super::current::Current;
 use super::metrics::Count;
 use super::throttle::{Recent, RefusalLog};
 use crate::config::{AccessConfig, Config};
@@ -36,7 +37,7 @@ use uses::Uses;
 #[derive(Debug)]
 pub(super) struct Access {
     clock: Clock,
-    policy: RwLock<Arc<Policy>>,
+    policy: Current<Arc<Policy>>,
     /// Grows whenever the policy is replaced, so that connections notice with one comparison.
     generation: AtomicU64,
     /// Wakes the task that tells connections of new rules.
@@ -71,7 +72,7 @@ impl Access {
         Self {
             uses: Arc::new(Uses::new(clock.clone())),
             clock,
-            policy: RwLock::new(Arc::new(Policy::of(config, Arc::default()))),
+            policy: Current::new(Arc::new(Policy::of(config, Arc::default()))),
             generation: AtomicU64::new(0),
             replaced: Notify::new(),
             refusals: RefusalLog::default(),
@@ -138,9 +139,9 @@ impl Access {
         self.failures.see(client.address.key()).is_none_or(|before| before >= FAILURES_MAX)
     }
 
-    /// Replaces the rules. The tokens stay.
+    /// Replaces the rules. The tokens stay. One thread reads the configuration, so no other one replaces them meanwhile.
     pub(super) fn configure(&self, config: &Config) {
-        self.replace(|before| Policy::of(config, before.tokens()));
+        self.replace(Policy::of(config, self.tokens()));
     }
 
     /// Reads the file of tokens. If it cannot be used, those before stay in use.
@@ -149,8 +150,7 @@ impl Access {
             Some(path) => read_tokens(path)?,
             None => Tokens::default(),
         };
-        let tokens = Arc::new(tokens);
-        self.replace(|before| before.with_tokens(tokens));
+        self.replace(self.policy().with_tokens(Arc::new(tokens)));
         Ok(())
     }
 
@@ -182,12 +182,11 @@ impl Access {
     }
 
     fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+        self.policy.get()
     }
 
-    fn replace(&self, change: impl FnOnce(&Policy) -> Policy) {
-        let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        *policy = Arc::new(change(&policy));
+    fn replace(&self, policy: Policy) {
+        self.policy.set(Arc::new(policy));
         // After the change, so that a connection that sees the new number also sees the new rules.
         self.generation.fetch_add(1, Ordering::Release);
         self.replaced.notify_one();

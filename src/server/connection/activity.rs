@@ -1,14 +1,17 @@
-//! What a connection does: it reads, executes what it has read, sends a long response, or ends.
+//! What a connection does: it reads, executes what it has read, sends a long response, or ends, and why it ends.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use thiserror::Error;
 use tokio::time::Sleep;
 
 use super::super::dispatch::ResponseStream;
-use super::end::End;
-use signalbox_protocol::Frames;
+use super::super::proxy_header::HeaderError;
+use super::super::tls::HandshakeError;
+use signalbox_protocol::{DecodeError, Frames};
 
 /// How long the answers to a peer's last requests may take to be stored. A disk may hang, and the connection must not keep
 /// what it holds for that long.
@@ -103,4 +106,81 @@ pub(super) fn poll_store_timer(
 ) -> Poll<()> {
     let timer = store_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(STORE_WAIT_MAX)));
     timer.as_mut().poll(context)
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub(super) enum End {
+    #[error("the peer closed it")]
+    Peer,
+    #[error(transparent)]
+    Io(io::Error),
+    #[error(transparent)]
+    BadInput(DecodeError),
+    #[error("a started frame was not completed in time")]
+    FrameTimeout,
+    #[error(transparent)]
+    Header(HeaderError),
+    #[error(
+        "it had begun a request or a handshake, which took the memory of other clients (memory_max, client_share)"
+    )]
+    OutOfMemory,
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(HandshakeError),
+    #[error(
+        "it sends requests without TLS, which tls.plain refuses; make the client use TLS, or change tls.plain"
+    )]
+    PlainRefused,
+    #[error("its task panicked; please report this with the lines above it")]
+    Panic,
+    #[error("it has shown too many wrong tokens")]
+    WrongTokens,
+    #[error("its session was revoked")]
+    Revoked,
+    #[error("the server stops")]
+    Shutdown,
+    #[error("this node no longer leads the cluster")]
+    Fenced,
+}
+
+impl End {
+    /// Whether the server ends the connection while the peer may still send.
+    pub(super) fn is_by_the_server(&self) -> bool {
+        matches!(
+            self,
+            Self::BadInput(_)
+                | Self::Header(HeaderError::Bad(_))
+                | Self::OutOfMemory
+                | Self::Handshake(_)
+                | Self::PlainRefused
+                | Self::WrongTokens
+                | Self::Revoked
+                | Self::Shutdown
+                | Self::Fenced
+        )
+    }
+
+    /// Whether only the part of the connection without TLS ends.
+    pub(super) fn begins_tls(&self) -> bool {
+        matches!(self, Self::BadInput(DecodeError::BeginsTls))
+    }
+
+    /// The end of a connection without a header that a proxy should have sent.
+    pub(super) fn of_header(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Closed => Self::Peer,
+            HeaderError::Io(error) => Self::Io(error),
+            error => Self::Header(error),
+        }
+    }
+
+    /// The end of a connection whose handshake failed.
+    pub(super) fn of_handshake(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Closed => Self::Peer,
+            HandshakeError::Io(error) => Self::Io(error),
+            HandshakeError::OutOfMemory => Self::OutOfMemory,
+            error => Self::Handshake(error),
+        }
+    }
 }

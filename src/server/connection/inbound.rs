@@ -14,7 +14,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::super::state::Server;
 use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
-use super::end::End;
+use super::activity::End;
 use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 
 /// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other

@@ -12,10 +12,8 @@
 //! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
 
 mod activity;
-mod end;
 mod inbound;
 mod lifecycle;
-mod opening;
 mod outbound;
 #[cfg(test)]
 mod tests;
@@ -37,8 +35,7 @@ use super::port::Port;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::state::Server;
 use super::steps;
-use activity::{Activity, poll_store_timer};
-use end::End;
+use activity::{Activity, End, poll_store_timer};
 use inbound::{Inbound, READ_BYTES_MAX};
 pub(super) use lifecycle::serve;
 use outbound::Outbound;

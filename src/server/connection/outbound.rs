@@ -11,7 +11,7 @@ use tokio::io::AsyncWrite;
 
 use super::super::buffers::Buffers;
 use super::super::metrics::Traffic;
-use super::end::End;
+use super::activity::End;
 
 /// Output that may wait for the peer before nothing more is read from it.
 pub(super) const OUTPUT_BYTES_MAX: usize = 64 * 1024;

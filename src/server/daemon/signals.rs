@@ -94,7 +94,7 @@ fn reload(server: Option<&Server>, rules: &Rules, options: &Options, started: &C
     };
     log_notices(&loaded.notices);
     log.set_threshold(loaded.config.log.threshold);
-    let tls = rules.tls.load(&loaded.config.tls);
+    let tls = rules.load_tls(&loaded.config.tls);
     let tokens = rules.access.load_tokens(&loaded.config.access);
     audit(match (&tls, &tokens) {
         (Ok(()), Ok(())) => Ended::Done,

@@ -30,6 +30,7 @@ use super::super::client_address::ClientAddress;
 use super::super::relay::proof::ChannelProof;
 use super::super::shares::{ClientUsage, HandshakePermit};
 use super::super::unfinished::{Unfinished, UnfinishedInput};
+use super::Terms;
 use super::der::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
@@ -81,14 +82,6 @@ impl From<rustls::Error> for HandshakeError {
     fn from(error: rustls::Error) -> Self {
         Self::Tls(io::Error::new(ErrorKind::InvalidData, error))
     }
-}
-
-/// The configuration and the limit of handshakes.
-#[derive(Clone)]
-pub(in crate::server) struct Terms {
-    pub(super) config: Arc<ServerConfig>,
-    /// The most bytes of a client until its handshake is complete.
-    pub(super) bytes_max: usize,
 }
 
 /// The handshake of a client.

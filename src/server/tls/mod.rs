@@ -1,24 +1,35 @@
-//! TLS on the service ports.
+//! TLS on the service ports, and the files of the section `[tls]`.
 //!
 //! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
-//! then on; all others are plain and never come here. `files` reads the certificates of the configuration, `der` finds the
-//! names in a client's certificate.
+//! then on; all others are plain and never come here. `der` finds the names in a client's certificate.
 //!
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
 
 pub(super) mod der;
-mod files;
 mod handshake;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-pub use files::TlsError;
-pub(super) use handshake::{Handshake, HandshakeError, Terms};
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
+use thiserror::Error;
 
 use super::client_address::ClientAddress;
 use super::expirations::Expiration;
-use crate::config::PlainRule;
+use crate::config::{ClientCert, PlainRule, TlsConfig};
+pub(super) use handshake::{Handshake, HandshakeError};
+use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
+
+/// The most bytes of a client until its handshake is complete, certificates included.
+const BYTES_MAX: usize = 64 * 1024;
+
+/// The same where no certificates of clients are asked for. Today, clients send 2 KiB.
+const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
 /// What the server needs for TLS.
 pub(super) struct Tls {
@@ -30,6 +41,14 @@ pub(super) struct Tls {
     pub(super) expirations: Vec<Expiration>,
 }
 
+/// The configuration and the limit of handshakes.
+#[derive(Clone)]
+pub(super) struct Terms {
+    config: Arc<ServerConfig>,
+    /// The most bytes of a client until its handshake is complete.
+    bytes_max: usize,
+}
+
 /// How the connection of a client may begin.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FirstBytes {
@@ -39,6 +58,48 @@ pub(super) enum FirstBytes {
     Tls,
 }
 
+/// Why the files of TLS cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be used.
+    #[error("{key} = {source}{}", advice(.source))]
+    File {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The file and what is wrong.
+        source: FileError,
+    },
+    /// The key does not belong to the certificate.
+    #[error(
+        "tls.key = {}: this is not the key of the first certificate in {}; that file must begin with the server's own \
+         certificate", key.display(), cert.display()
+    )]
+    KeyDiffers {
+        /// The file with the key.
+        key: PathBuf,
+        /// The file with the certificate.
+        cert: PathBuf,
+    },
+    /// The certificates of the authorities of clients cannot be used.
+    #[error("tls.client_ca = {}: {problem}", path.display())]
+    ClientCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: VerifierBuilderError,
+    },
+}
+
+fn advice(error: &FileError) -> &'static str {
+    match error {
+        FileError::Unreadable { .. } => {
+            "; at the start it is read as the user who starts the server, and on SIGHUP as the configured one"
+        }
+        _ => "",
+    }
+}
+
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("plain", &self.plain).finish_non_exhaustive()
@@ -46,6 +107,44 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
+    /// Reads the files. `None`: TLS is not configured.
+    pub(super) fn read(config: &TlsConfig) -> Result<Option<Self>, TlsError> {
+        let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(None) };
+        let chain = certificates(cert).map_err(of("tls.cert"))?;
+        let private_key = private_key(key).map_err(of("tls.key"))?;
+        let mut expirations = Expiration::of_certificates("tls.cert", cert, &chain);
+        let verifier = match &config.client_ca {
+            Some(ca) => {
+                let authorities = certificates(ca).map_err(of("tls.client_ca"))?;
+                expirations.extend(Expiration::of_certificates("tls.client_ca", ca, &authorities));
+                verifier(ca, authorities, config.client_cert)?
+            }
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
+        let unusable = |error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::KeyDiffers { key: key.clone(), cert: cert.clone() }
+            }
+            Error::InvalidCertificate(_) => of("tls.cert")(FileError::unusable(cert)(error)),
+            error => of("tls.key")(FileError::unusable(key)(error)),
+        };
+        let with = |verifier: Arc<dyn ClientCertVerifier>| {
+            let bytes_max =
+                if verifier.offer_client_auth() { BYTES_MAX } else { BYTES_MAX_WITHOUT_CERTIFICATES };
+            let mut server = ServerConfig::builder_with_provider(provider())
+                .with_protocol_versions(VERSIONS)
+                .expect("the provider has the cipher suites of the version")
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.clone(), private_key.clone_key())
+                .map_err(&unusable)?;
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+            Ok(Terms { config: Arc::new(server), bytes_max })
+        };
+        let for_relays = with(WebPkiClientVerifier::no_client_auth())?;
+        Ok(Some(Self { terms: with(verifier)?, for_relays, plain: config.plain, expirations }))
+    }
+
     /// What new connections are served with.
     pub(super) fn terms(&self) -> Terms {
         self.terms.clone()
@@ -69,4 +168,26 @@ impl Tls {
     pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
         if self.permits_plain(client) { FirstBytes::Any { may_begin_tls: true } } else { FirstBytes::Tls }
     }
+}
+
+/// The error of the file of a key.
+fn of(key: &'static str) -> impl Fn(FileError) -> TlsError {
+    move |source| TlsError::File { key, source }
+}
+
+fn verifier(
+    path: &Path,
+    authorities: Vec<CertificateDer<'static>>,
+    rule: ClientCert,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate).map_err(FileError::unusable(path)).map_err(of("tls.client_ca"))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let builder = match rule {
+        ClientCert::Optional => builder.allow_unauthenticated(),
+        ClientCert::Required => builder,
+    };
+    builder.build().map_err(|problem| TlsError::ClientCa { path: path.to_owned(), problem })
 }

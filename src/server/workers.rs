@@ -2,10 +2,8 @@
 //!
 //! Each worker is a thread with a runtime of its own, so that no task is woken from another thread, and the buffers of a
 //! connection stay in the cache of one core. A new connection goes to the worker with the fewest, and stays there.
-//! `saturation` reports a worker that cannot keep up. `docs/decisions/0003-a-runtime-per-thread.md` compares this with a
+//! A worker that cannot keep up is reported. `docs/decisions/0003-a-runtime-per-thread.md` compares this with a
 //! work-stealing runtime, and `docs/decisions/0031-a-fixed-number-of-workers.md` with a number that follows the load.
-
-mod saturation;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -17,6 +15,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
@@ -29,7 +28,17 @@ use super::bell::have_ended;
 use super::client_address::ClientAddress;
 use super::connection;
 use super::lock;
-pub(super) use saturation::watch_saturation;
+use super::state::Server;
+
+/// The time over which a worker's share of a core is measured. Shorter bursts are ordinary.
+const MEASURED_PERIOD: Duration = Duration::from_secs(5);
+
+/// From this share of a core on, a worker is saturated. The time that a thread waits for a core does not count: where cores
+/// are lacking, another worker would wait too.
+const SATURATED: f64 = 0.95;
+
+/// It remains so down to this share, so that a load that varies a little is reported once.
+const STILL_SATURATED: f64 = 0.8;
 
 /// Starts to serve connections, on threads or in a test.
 pub trait Spawn<S>: Clone + Send + 'static {
@@ -205,6 +214,45 @@ where
     }
 }
 
+/// Watches the worker that runs this task, until it is aborted: counts it in [`Server::saturated_workers`] while it is
+/// saturated, and logs that once until it recovers.
+pub(super) async fn watch_saturation(server: Arc<Server>, worker: usize, workers: usize) {
+    let mut was_saturated = false;
+    let mut measured = (Instant::now(), cpu_time());
+    loop {
+        tokio::time::sleep(MEASURED_PERIOD).await;
+        let now = (Instant::now(), cpu_time());
+        let share = (now.1 - measured.1).as_secs_f64() / (now.0 - measured.0).as_secs_f64();
+        measured = now;
+        let is_saturated = is_saturated(share, was_saturated);
+        match (was_saturated, is_saturated) {
+            (false, true) => {
+                server.saturated_workers.fetch_add(1, Ordering::Relaxed);
+                warn!(
+                    worker,
+                    workers,
+                    "a worker thread is saturated, and its clients wait; if the machine has idle cores, set the key \
+                     workers to a higher number and restart"
+                );
+            }
+            (true, false) => {
+                server.saturated_workers.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        was_saturated = is_saturated;
+    }
+}
+
+/// The time that this thread has run on a core.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux has this clock").into()
+}
+
+fn is_saturated(share: f64, was_saturated: bool) -> bool {
+    share >= if was_saturated { STILL_SATURATED } else { SATURATED }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,5 +297,22 @@ mod tests {
         assert_eq!(connections(), [3, 0, 2]);
         let next: Vec<_> = (0..3).map(|_| Assigned::to_least_busy(&workers)).collect();
         assert_eq!(next.iter().map(|assigned| assigned.index).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_worker_is_saturated_until_it_recovers() {
+        let mut saturated = false;
+        let shares = [0.5, 0.94, 0.95, 1.0, 0.8, 0.79, 0.94, 0.99];
+        let course = shares.map(|share| {
+            saturated = is_saturated(share, saturated);
+            saturated
+        });
+        assert_eq!(course, [false, false, true, true, true, false, false, true]);
+    }
+
+    #[test]
+    fn the_time_of_a_thread_grows_while_it_works() {
+        let before = cpu_time();
+        while cpu_time() < before + Duration::from_millis(1) {}
     }
 }
