@@ -71,23 +71,3 @@ impl fmt::Display for CertificateName {
         write!(f, "{}:{}", self.kind.word(), self.text)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_parsed_as_it_is_shown() {
-        let name = |text: &str| text.parse::<CertificateName>();
-        for text in ["dns:worker-1.example.org", "uri:spiffe://example.org/Web", "cn:Worker: 1"] {
-            assert_eq!(name(text).map(|name| name.to_string()).as_deref(), Ok(text));
-        }
-        assert_eq!(name("dns:Worker-1"), name("dns:worker-1"));
-        assert_ne!(name("uri:a:B"), name("uri:a:b"));
-        assert_ne!(name("cn:A"), name("cn:a"));
-        assert_ne!(name("cn:a"), name("dns:a"));
-        for text in ["", "dns:", "worker-1", "DNS:a", "spiffe://example.org/web", "*", ":a"] {
-            assert_eq!(name(text), Err(UnknownCertificateName), "{text}");
-        }
-    }
-}

@@ -8,7 +8,6 @@
 mod certificate;
 mod file;
 mod rights;
-mod text;
 mod token;
 mod tokens;
 

@@ -1,9 +1,14 @@
-//! The tokens of a file: their names, hashes, rights and expiry.
+//! The tokens of a file: their names, hashes, rights and expiry. The text of a file is TOML, one table `[[token]]` for each secret.
 //!
 //! Invariants: ids are unique. A name has one secret, or two while its clients change from one to the other.
 
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use super::rights::{Rights, UnknownRights};
-use super::token::{HASH_BYTES, Token, TokenId};
+use super::token::{HASH_BYTES, Token, TokenId, from_hex, hex};
 
 /// One token in the file, or one of its two secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +17,7 @@ pub struct Entry {
     pub name: String,
     /// The public id in the token, by which its entry is found.
     pub id: TokenId,
-    pub(super) hash: [u8; HASH_BYTES],
+    hash: [u8; HASH_BYTES],
     /// The rights that it gives.
     pub rights: Rights,
     /// When it was made, in seconds of Unix time.
@@ -22,7 +27,7 @@ pub struct Entry {
 }
 
 /// A token as the command line prints it with `--json`, and the HTTP API answers it: without its hash.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, Serialize)]
 pub struct ListedToken {
     name: String,
     id: String,
@@ -49,6 +54,9 @@ impl ListedToken {
         }
     }
 }
+
+const FILE_HEAD: &str =
+    "# The tokens of a signalbox server. \"signalbox token\" writes this file and removes other comments.\n";
 
 /// The most secrets of a token.
 const SECRETS_MAX: usize = 2;
@@ -177,7 +185,7 @@ impl Tokens {
     }
 
     /// Adds a token, or the second secret of one.
-    pub(super) fn insert(&mut self, entry: Entry) -> Result<(), TokensError> {
+    fn insert(&mut self, entry: Entry) -> Result<(), TokensError> {
         let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if !(1..=64).contains(&entry.name.len()) || !entry.name.chars().all(is_usual) {
             return Err(TokensError::Name(entry.name));
@@ -239,95 +247,92 @@ impl Tokens {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    token: Vec<Table>,
+}
 
-    #[test]
-    fn a_token_is_valid_until_it_expires_or_is_removed() {
-        let token = Token::random(|bytes| {
-            bytes.fill(7);
-            Ok::<_, ()>(())
-        })
-        .unwrap();
-        let stranger = Token::random(|bytes| {
-            bytes.fill(8);
-            Ok::<_, ()>(())
-        })
-        .unwrap();
-        let entry = Entry::of(&token, "web".to_owned(), Rights::ALL, 1, Some(100));
-        let mut tokens = Tokens::default();
-        tokens.add(entry.clone()).unwrap();
-        assert_eq!(tokens.verify(&token, 99), Verdict::Valid(&entry));
-        assert_eq!(tokens.verify(&token, 100), Verdict::Expired(&entry));
-        assert_eq!(tokens.verify(&stranger, 99), Verdict::Unknown);
-        assert_eq!(tokens.revalidate(&entry, 99), Verdict::Valid(&entry));
-        assert_eq!(tokens.revalidate(&entry, 100), Verdict::Expired(&entry));
-        assert_eq!(tokens.add(entry.clone()), Err(TokensError::NameTaken("web".to_owned())));
-        let twin = Entry { name: "twin".to_owned(), ..entry.clone() };
-        assert_eq!(tokens.add(twin), Err(TokensError::IdTaken("twin".to_owned())));
-        for name in ["", "a b", "ä", &"x".repeat(65)] {
-            let named = Entry { name: name.to_owned(), ..entry.clone() };
-            assert!(matches!(tokens.add(named), Err(TokensError::Name(_))), "{name}");
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    id: String,
+    hash: String,
+    rights: String,
+    #[serde(default)]
+    areas: Vec<String>,
+    created_at: u64,
+    expires_at: Option<u64>,
+}
+
+/// The text of a file.
+impl FromStr for Tokens {
+    type Err = TokensError;
+
+    fn from_str(text: &str) -> Result<Self, TokensError> {
+        let document: Document = toml::from_str(text).map_err(|error| {
+            // Not the error as a whole, which quotes the line, where a token or a hash may be.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            TokensError::Syntax(format!("line {line}: {}", error.message()))
+        })?;
+        let mut tokens = Self::default();
+        for Table { name, id, hash, rights, areas, created_at, expires_at } in document.token {
+            let damaged = |part| TokensError::Damaged { name: name.clone(), part };
+            let id = TokenId(from_hex(id.as_bytes()).ok_or_else(|| damaged("id"))?);
+            let hash = from_hex(hash.as_bytes()).ok_or_else(|| damaged("hash"))?;
+            let rights = Rights::parse(&rights, areas.iter().map(String::as_str))
+                .map_err(|problem| TokensError::Rights { name: name.clone(), problem })?;
+            tokens.insert(Entry {
+                name,
+                id,
+                hash,
+                rights,
+                created_at_s: created_at,
+                expires_at_s: expires_at,
+            })?;
         }
-        assert!(tokens.remove("web", Some(stranger.id())).is_err());
-        tokens.remove("web", Some(token.id())).unwrap();
-        assert_eq!(tokens.revalidate(&entry, 99), Verdict::Unknown);
-        assert!(tokens.remove("web", None).is_err());
+        Ok(tokens)
     }
+}
 
-    #[test]
-    fn a_token_has_two_secrets_while_it_is_rotated() {
-        let [first, second, third] = [1, 2, 3].map(|byte| {
-            let random = Token::random(|bytes| {
-                bytes.fill(byte);
-                Ok::<_, ()>(())
-            });
-            random.unwrap()
-        });
-        let mut tokens = Tokens::default();
-        tokens.add(Entry::of(&first, "web".to_owned(), Rights::READ_AND_ACQUIRE, 1, None)).unwrap();
-        tokens.rotate("web", &second, 10, Some(100), 20).unwrap();
-        let is_valid = |tokens: &Tokens, token: &Token, now_s| {
-            let Verdict::Valid(entry) = tokens.verify(token, now_s) else { return false };
-            assert_eq!((&*entry.name, &entry.rights), ("web", &Rights::READ_AND_ACQUIRE));
-            true
-        };
-        let valid =
-            |tokens: &Tokens, now_s| [&first, &second, &third].map(|token| is_valid(tokens, token, now_s));
-        assert_eq!((valid(&tokens, 19), valid(&tokens, 20)), ([true, true, false], [false, true, false]));
-        assert_eq!(tokens.to_string().parse::<Tokens>().unwrap(), tokens);
-        let before = tokens.clone();
-        let refused = tokens.rotate("web", &third, 19, None, 30);
-        assert_eq!(refused, Err(TokensError::TooManySecrets("web".to_owned())));
-        assert_eq!(tokens, before);
-        tokens.rotate("web", &third, 20, None, 1_000).unwrap();
-        assert_eq!((valid(&tokens, 20), valid(&tokens, 100)), ([false, true, true], [false, false, true]));
-        assert_eq!(tokens.iter().count(), 2, "the first has expired");
-        let mut expired = tokens.clone();
-        expired.rotate("web", &first, 100, Some(110), 105).unwrap();
-        expired.rotate("web", &second, 110, None, 1_000).unwrap();
-        assert_eq!(expired.iter().count(), 1, "both have expired");
-        assert_eq!(
-            tokens.rotate("other", &first, 20, None, 30),
-            Err(NoSuchToken::Name("other".to_owned()).into())
-        );
-        tokens.remove("web", None).unwrap();
-        assert_eq!(tokens.iter().count(), 0);
-    }
-
-    #[test]
-    fn the_next_expiry_is_the_first_after_a_time() {
-        let mut tokens = Tokens::default();
-        for (name, byte, expires_at_s) in [("late", 1, Some(300)), ("never", 2, None), ("soon", 3, Some(200))]
-        {
-            let token = Token::random(|bytes| {
-                bytes.fill(byte);
-                Ok::<_, ()>(())
-            });
-            tokens.add(Entry::of(&token.unwrap(), name.to_owned(), Rights::ALL, 1, expires_at_s)).unwrap();
+/// The text of a file with these tokens.
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(FILE_HEAD)?;
+        for entry in self.iter() {
+            let areas: Vec<_> = entry.rights.areas().iter().map(|area| quoted(&area.to_string())).collect();
+            let mut put = |key, value: &dyn fmt::Display| writeln!(f, "{key} = {value}");
+            put("\n[[token]]\nname", &quoted(&entry.name))?;
+            put("id", &quoted(&entry.id.to_string()))?;
+            put("hash", &quoted(&hex(&entry.hash)))?;
+            put("rights", &quoted(&entry.rights.words()))?;
+            if !areas.is_empty() {
+                put("areas", &format!("[{}]", areas.join(", ")))?;
+            }
+            put("created_at", &entry.created_at_s)?;
+            if let Some(at) = entry.expires_at_s {
+                put("expires_at", &at)?;
+            }
         }
-        let expected = [(0, Some(200)), (199, Some(200)), (200, Some(300)), (300, None)];
-        assert_eq!(expected.map(|(after_s, _)| (after_s, tokens.next_expiry(after_s))), expected);
+        Ok(())
     }
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => {
+                write!(quoted, "\\u{:04X}", u32::from(control)).expect("a String takes all text");
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
