@@ -5,4 +5,8 @@ mod drain_command;
 #[path = "../etcd/mod.rs"]
 mod etcd;
 mod handover;
+mod keys;
 mod leadership;
+mod members;
+mod relays;
+mod timing;
