@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use prometheus_client::metrics::histogram::Histogram;
+
 use signalbox_protocol::Opcode;
 
 /// The figures of one port.
@@ -48,42 +50,23 @@ impl Metrics {
     }
 }
 
-/// Upper bounds of durations in a histogram, in microseconds. Longer ones are above all of them.
-pub(super) const DURATION_BOUNDS_US: [u64; 14] = [
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    1_000_000,
-    5_000_000,
-    30_000_000,
-    300_000_000,
-    3_600_000_000,
-];
+/// Upper bounds of durations in a histogram, in seconds. Longer ones are above all of them.
+const DURATION_BOUNDS_S: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
-/// How many durations there were, by length.
-#[derive(Debug, Default)]
-pub(super) struct Durations {
-    /// By the first bound that a duration does not exceed; the last is for those above all bounds.
-    counts: [Count; DURATION_BOUNDS_US.len() + 1],
-    sum_us: Count,
+/// How many durations there were, by length in seconds.
+#[derive(Debug)]
+pub(super) struct Durations(pub(super) Histogram);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self(Histogram::new(DURATION_BOUNDS_S))
+    }
 }
 
 impl Durations {
     pub(super) fn note(&self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.counts[DURATION_BOUNDS_US.partition_point(|bound| *bound < us)].add(1);
-        self.sum_us.add(us);
-    }
-
-    /// How many there were by length, and their sum.
-    pub(super) fn values(&self) -> ([u64; DURATION_BOUNDS_US.len() + 1], Duration) {
-        (std::array::from_fn(|index| self.counts[index].value()), Duration::from_micros(self.sum_us.value()))
+        self.0.observe(duration.as_secs_f64());
     }
 }
 
@@ -92,6 +75,8 @@ impl Durations {
 pub(super) struct Stored {
     /// How long the batches took that were committed.
     pub(super) times: Durations,
+    /// The sum of these.
+    pub(super) time_us: Count,
     /// Batches that were committed.
     pub(super) commits: Count,
     /// Changes in those batches.
@@ -245,22 +230,5 @@ impl Tally {
                 count.add(std::mem::take(amount));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_counted_by_their_bounds() {
-        let durations = Durations::default();
-        for us in [0, 500, 501, 3_600_000_000, 3_600_000_001] {
-            durations.note(Duration::from_micros(us));
-        }
-        let (counts, sum) = durations.values();
-        let last = DURATION_BOUNDS_US.len();
-        assert_eq!((counts[0], counts[1], counts[last - 1], counts[last]), (2, 1, 1, 1));
-        assert_eq!(sum, Duration::from_micros(7_200_001_002));
     }
 }

@@ -96,7 +96,9 @@ impl Server {
         let begun = Instant::now();
         let committed = storage.commit(&batch.changes);
         if committed.is_ok() {
-            self.stored.times.note(begun.elapsed());
+            let elapsed = begun.elapsed();
+            self.stored.times.note(elapsed);
+            self.stored.time_us.add(elapsed.as_micros() as u64);
         }
         self.committed(&batch, committed)?;
         Ok(true)

@@ -1,6 +1,7 @@
 //! What concerns the whole process: its stage, its statistics, refusals, the store and the cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -129,7 +130,7 @@ pub(in super::super) async fn store(context: Context) -> Answer {
         (true, true) => "cluster",
     };
     let mut store = statistics::object(&server, Object::Store);
-    let (_, commit_time) = server.stored.times.values();
+    let commit_time = Duration::from_micros(server.stored.time_us.value());
     store.extend([
         ("kind".to_owned(), kind.into()),
         ("durable".to_owned(), server.is_durable().into()),

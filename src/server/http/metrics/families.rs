@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Error;
 use std::fs;
-use std::time::Duration;
 
 use nix::unistd::{SysconfVar, sysconf};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit as MetricUnit;
 
 use super::super::super::expirations::{Expiration, Subject};
 use super::super::super::memory::MemoryBudget;
-use super::super::super::metrics::{DURATION_BOUNDS_US, Durations};
+use super::super::super::metrics::Durations;
 use super::super::super::node_view::NodeView;
 use super::super::super::port::port_name;
 use super::super::super::process::files_max;
@@ -86,14 +87,9 @@ impl<'a> Families<'a> {
         })
     }
 
-    fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
-        let (counts, sum) = durations.values();
-        let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
-        let bounds = DURATION_BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
-        let buckets: Vec<_> = bounds.zip(counts).collect();
-        let mut family =
-            self.0.encode_descriptor(name, help, Some(&MetricUnit::Seconds), MetricType::Histogram)?;
-        family.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), counts.iter().sum(), &buckets, None)
+    fn histogram(&mut self, name: &str, help: &str, Durations(durations): &Durations) -> Result<(), Error> {
+        let unit = Some(&MetricUnit::Seconds);
+        durations.encode(self.0.encode_descriptor(name, help, unit, MetricType::Histogram)?)
     }
 
     /// The program and its process.
