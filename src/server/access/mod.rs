@@ -1,15 +1,15 @@
 //! Access control: the rights of clients, and the records of refusals and changes.
 //!
 //! `policy` decides, without I/O, what one client may do; `standing` keeps that for a connection,
-//! and notices reloads and expiry; `uses` remembers which tokens are in use; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
+//! and notices reloads and expiry; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
 
 mod audit;
 mod policy;
 mod standing;
-mod uses;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -23,15 +23,15 @@ pub(super) use standing::{Standing, TokenRefused};
 use super::client_address::Client;
 use super::clock::Clock;
 use super::current::Current;
+use super::lock;
 use super::metrics::Count;
 use super::throttle::{Recent, RefusalLog};
 use crate::config::{AccessConfig, Config};
 use policy::{Policy, Proven};
 pub(super) use signalbox_access::Right;
-use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
+use signalbox_access::{Entry, TokenFileError, TokenId, Tokens, read_tokens};
 use signalbox_core::ClientKey;
 use signalbox_model::{TokenRefusal, UnixSeconds};
-use uses::Uses;
 
 /// The rules in force, and the refusals that they caused.
 #[derive(Debug)]
@@ -216,5 +216,84 @@ impl Access {
     /// The rules as they are now.
     pub(super) fn seen(&self) -> Seen {
         Seen { generation: self.generation(), at: self.now() }
+    }
+}
+
+/// The uses of all secrets. Only those of the file have an entry.
+#[derive(Debug)]
+pub(super) struct Uses {
+    clock: Clock,
+    by_id: Mutex<HashMap<TokenId, Usage>>,
+}
+
+#[derive(Debug)]
+struct Usage {
+    last: UnixSeconds,
+    /// Open connections that have shown it.
+    connections: usize,
+}
+
+/// A connection uses a secret until this is dropped.
+#[derive(Debug)]
+pub(super) struct InUse {
+    uses: Arc<Uses>,
+    id: TokenId,
+}
+
+impl Uses {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, by_id: Mutex::default() }
+    }
+
+    /// A client has shown the secret with one request.
+    pub(super) fn note(&self, id: TokenId) {
+        self.change(id, |_| ());
+    }
+
+    /// A connection has shown the secret.
+    pub(super) fn begin(self: &Arc<Self>, id: TokenId) -> InUse {
+        self.change(id, |connections| *connections += 1);
+        InUse { uses: Arc::clone(self), id }
+    }
+
+    /// When the secret was used last: now, if an open connection has shown it; `None`: never.
+    pub(super) fn last(&self, id: TokenId) -> Option<UnixSeconds> {
+        let now = self.clock.now();
+        lock(&self.by_id).get(&id).map(|usage| if usage.connections > 0 { now } else { usage.last })
+    }
+
+    fn change(&self, id: TokenId, change: impl FnOnce(&mut usize)) {
+        let now = self.clock.now();
+        let mut by_id = lock(&self.by_id);
+        let usage = by_id.entry(id).or_insert(Usage { last: now, connections: 0 });
+        usage.last = now;
+        change(&mut usage.connections);
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.uses.change(self.id, |connections| *connections -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_in_use_while_a_connection_is_open_that_has_shown_it() {
+        let now = Arc::new(AtomicU64::new(10));
+        let read = Arc::clone(&now);
+        let uses = Arc::new(Uses::new(Clock::from_fn(move || UnixSeconds(read.load(Ordering::Relaxed)))));
+        let [one, other] = ["00112233445566ff", "0011223344556600"].map(|id| id.parse().unwrap());
+        assert_eq!(uses.last(one), None);
+        let connections = [uses.begin(one), uses.begin(one)];
+        uses.note(other);
+        now.store(20, Ordering::Relaxed);
+        assert_eq!((uses.last(one), uses.last(other)), (Some(UnixSeconds(20)), Some(UnixSeconds(10))));
+        drop(connections);
+        now.store(30, Ordering::Relaxed);
+        assert_eq!(uses.last(one), Some(UnixSeconds(20)));
     }
 }

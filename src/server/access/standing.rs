@@ -5,8 +5,7 @@
 
 use super::super::client_address::Client;
 use super::policy::{Permissions, Proven};
-use super::uses::InUse;
-use super::{Access, Right};
+use super::{Access, InUse, Right};
 use signalbox_access::Entry;
 use signalbox_model::{Refusal, Target, TokenRefusal, UnixSeconds};
 

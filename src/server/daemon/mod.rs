@@ -6,7 +6,6 @@
 
 mod bind;
 mod error;
-mod handover;
 mod node;
 mod options;
 mod service;
@@ -37,7 +36,7 @@ use super::workers::Workers;
 use crate::config::{Config, Loaded};
 use bind::{Bound, bind, listen};
 pub use error::DaemonError;
-use node::{Node, Prepared};
+use node::{Handover, Node, Prepared};
 pub use options::Options;
 use options::log_notices;
 use service::{Service, Store};
@@ -189,7 +188,7 @@ fn serve(
     if let Some((_, node)) = &mut leader {
         if workers.end(WORKERS_END_MAX) {
             node.stop_guard();
-            let successor = handover.and_then(handover::Handover::complete);
+            let successor = handover.and_then(Handover::complete);
             runtime.block_on(node.leave(successor));
         } else {
             warn!("connections of clients are left, so other nodes wait until the leadership expires");

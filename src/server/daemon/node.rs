@@ -25,12 +25,11 @@ use super::super::state::Server;
 use super::super::workers::Workers;
 use super::bind::listen_on;
 use super::error::DaemonError;
-use super::handover::{self, Handover};
 use super::service::RelayPort;
 use crate::cluster::{client, node_name, timing};
 use crate::config::{ClusterConfig, Config};
 use signalbox_cluster::coordinator::{Coordinator, Persistent};
-use signalbox_cluster::drain::DrainedLeader;
+use signalbox_cluster::drain::{DrainedLeader, NextLeader};
 use signalbox_cluster::error::Ending;
 use signalbox_cluster::etcd::{EtcdClient, Expected, SettingsError};
 use signalbox_cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
@@ -85,6 +84,12 @@ pub(super) struct Node {
     advertised: Advertised,
     /// What the node knows of the cluster, and the fence after whose deadline it writes nothing to clients.
     pub(super) view: NodeView,
+}
+
+/// A handover whose successor is chosen.
+pub(super) struct Handover {
+    leader: DrainedLeader<EtcdClient>,
+    pub(super) next: NextLeader,
 }
 
 impl Prepared {
@@ -203,13 +208,14 @@ impl Node {
         ClusterStorage::new(self.etcd.clone(), self.keys.clone(), term, self.view.fence.clone())
     }
 
-    /// Starts the thread that prepares handovers. `ready` receives the first one that succeeds.
+    /// Starts the thread that prepares a handover when an operator drains the node. It handles requests until it has chosen a
+    /// successor, and sends the handover to `ready`.
     pub(super) fn prepare_handovers(
         &self,
         term: Term,
         ready: oneshot::Sender<Handover>,
     ) -> io::Result<Sender<DrainRequest>> {
-        let leader = DrainedLeader {
+        let mut leader = DrainedLeader {
             coordinator: self.inspector.clone(),
             keys: self.keys.clone(),
             name: self.view.name.clone(),
@@ -217,7 +223,27 @@ impl Node {
             incarnation: self.incarnation.clone(),
             timing: self.timing,
         };
-        handover::start(leader, ready)
+        let (requests, received) = mpsc::channel::<DrainRequest>();
+        let prepare = move || {
+            for request in received {
+                info!(to = request.drain.to, "an operator drains this node");
+                match leader.choose_successor(&request) {
+                    Ok(next) => {
+                        // The daemon may be about to stop for another reason.
+                        let _ = ready.send(Handover { leader, next });
+                        return;
+                    }
+                    Err(refusal) => {
+                        warn!(%refusal, "this node continues to lead");
+                        if let Err(error) = leader.refuse(&request, &refusal) {
+                            warn!(%error, "the refusal of the handover could not be written to etcd");
+                        }
+                    }
+                }
+            }
+        };
+        thread::Builder::new().name("handover".to_owned()).spawn(prepare)?;
+        Ok(requests)
     }
 
     /// How the node relays clients while it does not lead.
@@ -366,6 +392,19 @@ impl Node {
             }
             Event::EtcdRecovered => info!("etcd answers again"),
         }
+    }
+}
+
+impl Handover {
+    /// The run for which the leadership is released, when everything is stored; `None`: any node. Blocks.
+    pub(super) fn complete(self) -> Option<Successor> {
+        let Self { mut leader, next: NextLeader { successor, .. } } = self;
+        let name = successor.node.clone();
+        let successor = leader.confirm_successor(successor);
+        if successor.is_none() {
+            warn!(successor = name, "the successor has left the cluster; any node may lead next");
+        }
+        successor
     }
 }
 

@@ -3,7 +3,6 @@
 //! A thread (`writer`) takes the entries from the core, and alone writes and reopens the file, so that a slow disk delays nothing
 //! else.
 
-mod format;
 mod writer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
