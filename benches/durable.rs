@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
 use signalbox_core::{Change, Record};
-use signalbox_storage::{FileStorage, Options, Storage};
+use signalbox_storage::{FileStorage, Storage};
 use support::amqp::Amqp;
 use support::answers::statistic;
 use support::arguments::FromCargo;
@@ -156,7 +156,7 @@ fn resident_bytes(pid: u32) -> u64 {
 /// Keeps semaphores in a data directory, as a server does that was asked to declare them.
 fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error>> {
     const TOGETHER: u32 = 50_000;
-    let mut storage = FileStorage::open(directory, Options::default())?;
+    let mut storage = FileStorage::open(directory)?;
     for from in (0..count).step_by(TOGETHER as usize) {
         let records = (from..count.min(from + TOGETHER)).map(declaration);
         let changes: Vec<_> = records.map(Change::Put).collect();

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::StorageError;
 use super::backend::CopyOnWrite;
 use super::directory::{Directory, unusable};
-use super::engine::{Opened, Options, open_engine, open_file, verify};
+use super::engine::{Opened, open_engine, open_file, verify};
 use super::flush_mark::Trust;
 use super::reader::each_record;
 use super::record::describe;
@@ -87,7 +87,7 @@ pub fn check(directory: &Path) -> Result<Report, StorageError> {
 pub(super) fn open_for_reading(path: &Path, trust: Trust) -> Result<Opened, StorageError> {
     let file = open_file(path, false).map_err(unusable(path))?;
     let copy_on_write = CopyOnWrite::new(file.into()).map_err(unusable(path))?;
-    open_engine(path, Box::new(copy_on_write), trust, Options::default())
+    open_engine(path, Box::new(copy_on_write), trust)
 }
 
 /// The contradictions between records, one sentence each. `records` has all records of a store, in any order.

@@ -27,8 +27,7 @@ use redb::{
 
 use super::backend::{CopyOnWrite, FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
-use super::error::{CommitError, StorageError};
-use super::failure::{catch, catch_panics, engine_error};
+use super::error::{CommitError, StorageError, catch, catch_panics, engine_error};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
 use super::reader::{FileSnapshot, METADATA, TABLE};
 use super::record::{FORMAT, encode_key, encode_value};
@@ -38,19 +37,8 @@ use signalbox_core::{Change, Record};
 const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
 const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
 
-/// Options for opening a store.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Memory for the engine's cache of pages, in bytes.
-    pub cache_bytes: usize,
-}
-
-impl Default for Options {
-    /// 16 MiB: the records are read once, and a commit accesses a small part of them.
-    fn default() -> Self {
-        Self { cache_bytes: 16 << 20 }
-    }
-}
+/// Memory for the engine's cache of pages, in bytes. The records are read once, and a commit accesses a small part of them.
+const CACHE_BYTES: usize = 16 << 20;
 
 /// Opens the bytes that the engine works on: once at the start, and again after each failure.
 pub type Medium = Box<dyn FnMut() -> io::Result<Box<dyn StorageBackend>> + Send>;
@@ -62,7 +50,6 @@ pub struct FileStorage {
     _directory: Option<Directory>,
     path: PathBuf,
     medium: Medium,
-    options: Options,
     flush_failure: FlushFailure,
     epoch: u64,
     /// Whether the epoch is in the file; until then, the file has the epoch before.
@@ -99,7 +86,7 @@ impl FileStorage {
     /// Opens the store in a data directory under a new epoch. A missing directory is created, but not its parent; a
     /// directory without data gets an empty store. A file with data is not changed until the first commit. No other
     /// process can open it until this value is dropped.
-    pub fn open(directory: &Path, options: Options) -> Result<Self, StorageError> {
+    pub fn open(directory: &Path) -> Result<Self, StorageError> {
         let directory = Directory::open_exclusive(directory)?;
         if !directory.has_file()? {
             directory.create_file(|path, file| {
@@ -111,20 +98,19 @@ impl FileStorage {
             let path = path.clone();
             move || open_file(&path, true)
         };
-        let mut storage = Self::open_on(&path, Box::new(medium), options)?;
+        let mut storage = Self::open_on(&path, Box::new(medium))?;
         storage._directory = Some(directory);
         Ok(storage)
     }
 
     /// Opens the store on a medium under a new epoch. `path` is its name in error messages. The medium is responsible
     /// for excluding other users.
-    pub fn open_on(path: &Path, medium: Medium, options: Options) -> Result<Self, StorageError> {
+    pub fn open_on(path: &Path, medium: Medium) -> Result<Self, StorageError> {
         let mut storage = Self {
             opened: None,
             _directory: None,
             path: path.to_owned(),
             medium,
-            options,
             flush_failure: FlushFailure::default(),
             epoch: 0,
             is_epoch_stored: false,
@@ -174,7 +160,7 @@ impl FileStorage {
         } else {
             Box::new(guard)
         };
-        let opened = open_engine(&self.path, medium, Trust::CurrentCommit, self.options);
+        let opened = open_engine(&self.path, medium, Trust::CurrentCommit);
         let Opened { database, was_repaired } = opened.map_err(|error| self.prefer_flush_failure(error))?;
         Ok((OpenedFile { database, is_copy, is_closed: Arc::default() }, was_repaired))
     }
@@ -317,7 +303,6 @@ pub(super) fn open_engine(
     path: &Path,
     inner: Box<dyn StorageBackend>,
     trust: Trust,
-    options: Options,
 ) -> Result<Opened, StorageError> {
     let damaged =
         |problem: &str| StorageError::Damaged { path: path.to_owned(), problem: problem.to_owned() };
@@ -335,7 +320,7 @@ pub(super) fn open_engine(
         move |_: &mut redb::RepairSession| was_repaired.store(true, Ordering::Relaxed)
     };
     let mut builder = Builder::new();
-    builder.set_cache_size(options.cache_bytes).set_repair_callback(note);
+    builder.set_cache_size(CACHE_BYTES).set_repair_callback(note);
     let medium = FlushMarks::new(inner, trust);
     let database = catch_panics(path, || builder.create_with_backend(medium))?;
     let format = catch_panics(path, || stored_format(&database))?;

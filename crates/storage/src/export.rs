@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::check::{contradictions, open_for_reading};
 use super::directory::{Directory, unusable};
-use super::engine::{FileStorage, Opened, Options, file_backend, open_file};
+use super::engine::{FileStorage, Opened, file_backend, open_file};
 use super::flush_mark::Trust;
 use super::reader::each_record;
 use super::record::{FORMAT, describe};
@@ -132,7 +132,7 @@ pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportE
             let path = path.to_owned();
             move || open_file(&path, true)
         };
-        FileStorage::open_on(path, Box::new(medium), Options::default())?.commit(&changes)?;
+        FileStorage::open_on(path, Box::new(medium))?.commit(&changes)?;
         Ok::<_, ImportError>(())
     })?;
     Ok(count)

@@ -14,20 +14,17 @@ mod directory;
 mod engine;
 mod error;
 mod export;
-mod failure;
 mod flush_mark;
-mod memory;
 mod reader;
 pub mod record;
 mod store;
 
 pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;
-pub use engine::{FileStorage, Medium, Options};
+pub use engine::{FileStorage, Medium};
 pub use error::{CommitError, StorageError};
 pub use export::{ExportWriter, ImportError, export, import, read_export};
-pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;
 
 pub use signalbox_core::Record;
-pub use store::{Snapshot, Storage};
+pub use store::{Memory, MemoryStorage, Snapshot, Storage};

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Database, OwnedRange, ReadableDatabase, TableDefinition};
 
-use super::error::StorageError;
-use super::failure::catch_panics;
+use super::error::{StorageError, catch_panics};
 use super::record::{DecodeError, decode};
 use super::store::Snapshot;
 use signalbox_core::Record;

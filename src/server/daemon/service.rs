@@ -202,7 +202,7 @@ fn warn_if_open(config: &Config) {
 }
 
 fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
-    let open = FileStorage::open(directory, signalbox_storage::Options::default());
+    let open = FileStorage::open(directory);
     let storage = open.map_err(|error: StorageError| DaemonError::Data { source: error.into() })?;
     if storage.was_repaired() {
         warn!("the server was not stopped in an orderly way; the data directory was repaired");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
-use signalbox_storage::{FileStorage, Medium, Options, StorageError};
+use signalbox_storage::{FileStorage, Medium, StorageError};
 
 /// An operation that changed the disk.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Disk {
     pub fn open(&self) -> Result<FileStorage, StorageError> {
         let disk = self.clone();
         let medium: Medium = Box::new(move || Ok(Box::new(disk.clone())));
-        FileStorage::open_on(Path::new("a disk"), medium, Options { cache_bytes: 1 << 20 })
+        FileStorage::open_on(Path::new("a disk"), medium)
     }
 
     pub fn bytes(&self) -> Vec<u8> {

@@ -21,9 +21,7 @@ use disk::{Disk, Fault};
 use records::{Life, State, session};
 use signalbox_core::{Change, Key, Record, SessionRecord};
 use signalbox_model::{GrantId, SessionKey};
-use signalbox_storage::{
-    CommitError, FILE_NAME, FORMAT, FileStorage, Memory, Options, Storage, StorageError, check,
-};
+use signalbox_storage::{CommitError, FILE_NAME, FORMAT, FileStorage, Memory, Storage, StorageError, check};
 
 /// The state that a store loads.
 pub fn loaded(storage: &mut dyn Storage) -> State {
@@ -41,7 +39,7 @@ pub fn loaded(storage: &mut dyn Storage) -> State {
 
 /// Opens the store in a directory.
 pub fn open(directory: &Path) -> Result<FileStorage, StorageError> {
-    FileStorage::open(directory, Options::default())
+    FileStorage::open(directory)
 }
 
 fn mode_of(path: &Path) -> u32 {
