@@ -226,12 +226,9 @@ impl RelayWait {
     }
 }
 
-/// The thread that reads the other nodes, and the last reading. It ends when the last clone of this is dropped.
+/// The thread that reads the other nodes, and the last reading. It ends a period after the last clone of this is dropped.
 #[derive(Clone, Debug)]
-pub struct MemberPoller(Arc<Handle>);
-
-#[derive(Debug)]
-struct Handle {
+pub struct MemberPoller {
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -240,7 +237,6 @@ struct Handle {
 struct Shared {
     members: Mutex<Members>,
     is_fast: AtomicBool,
-    is_over: AtomicBool,
 }
 
 impl MemberPoller {
@@ -255,36 +251,32 @@ impl MemberPoller {
         period: Duration,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let read = Arc::clone(&shared);
+        let read = Arc::downgrade(&shared);
         let poll = move || {
-            while !read.is_over.load(Ordering::Relaxed) {
+            loop {
                 // The leadership notices too if etcd does not answer, and logs it.
-                if let Ok(reading) = Reading::read(&mut coordinator, &keys) {
-                    read.members().update(reading, BootTime::now());
+                let reading = Reading::read(&mut coordinator, &keys);
+                let Some(shared) = read.upgrade() else { return };
+                if let Ok(reading) = reading {
+                    shared.members().update(reading, BootTime::now());
                 }
-                let is_fast = read.is_fast.load(Ordering::Relaxed);
+                let is_fast = shared.is_fast.load(Ordering::Relaxed);
+                drop(shared);
                 thread::park_timeout(if is_fast { FAST_PERIOD } else { period });
             }
         };
         let thread = thread::Builder::new().name("members".to_owned()).spawn(poll)?.thread().clone();
-        Ok(Self(Arc::new(Handle { shared, thread })))
+        Ok(Self { shared, thread })
     }
 
     /// The nodes as they were read last.
     pub fn members(&self) -> MutexGuard<'_, Members> {
-        self.0.shared.members()
+        self.shared.members()
     }
 
     /// Whether the thread reads every [`FAST_PERIOD`] from now on, or once in each period again.
     pub fn set_fast(&self, is_fast: bool) {
-        self.0.shared.is_fast.store(is_fast, Ordering::Relaxed);
-        self.0.thread.unpark();
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.is_fast.store(is_fast, Ordering::Relaxed);
         self.thread.unpark();
     }
 }

@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
-use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 
 use super::super::state::Server;
@@ -21,21 +20,8 @@ use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Splits a stream into requests. [`RequestCodec`] is in a package without a runtime, so that it cannot implement the
-/// trait itself.
-struct RequestDecoder(RequestCodec);
-
-impl Decoder for RequestDecoder {
-    type Item = Frames;
-    type Error = DecodeError;
-
-    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
-        self.0.decode(source)
-    }
-}
-
 pub(super) struct Inbound {
-    decoder: RequestDecoder,
+    codec: RequestCodec,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
     /// The incomplete frame among all unfinished input, once it is long or its rest is not there.
@@ -55,19 +41,11 @@ enum FrameTimer {
     Armed(Pin<Box<Sleep>>),
 }
 
-/// What a read brought.
-pub(super) struct Received {
-    /// The complete frames, if there are any.
-    pub(super) frames: Option<Frames>,
-    /// Why the bytes after the frames cannot be read as frames.
-    pub(super) failure: Option<DecodeError>,
-}
-
 impl Inbound {
     /// `may_begin_tls`: the first bytes may be the start of a TLS handshake.
     pub(super) fn new(may_begin_tls: bool) -> Self {
         Self {
-            decoder: RequestDecoder(RequestCodec::new(may_begin_tls)),
+            codec: RequestCodec::new(may_begin_tls),
             partial: BytesMut::new(),
             unfinished: None,
             frame_timer: FrameTimer::default(),
@@ -97,8 +75,9 @@ impl Inbound {
         Poll::Ready(read.map_err(End::Io))
     }
 
-    /// Takes the complete frames out of what was read. It empties the shared buffer.
-    pub(super) fn take_frames(&mut self, shared: &mut BytesMut) -> Received {
+    /// Takes the complete frames out of what was read, if there are any, and returns why the bytes after them cannot be read as
+    /// frames. It empties the shared buffer.
+    pub(super) fn take_frames(&mut self, shared: &mut BytesMut) -> (Option<Frames>, Option<DecodeError>) {
         let buffer = if self.partial.is_empty() {
             &mut *shared
         } else {
@@ -107,17 +86,23 @@ impl Inbound {
             shared.clear();
             &mut self.partial
         };
-        let received = match self.decoder.decode(buffer) {
+        let received = match self.codec.decode(buffer) {
             // These are all complete frames. The second call returns whether the input after them is unreadable.
-            Ok(Some(frames)) => Received { frames: Some(frames), failure: self.decoder.decode(buffer).err() },
-            Ok(None) => Received { frames: None, failure: None },
-            Err(error) => Received { frames: None, failure: Some(error) },
+            Ok(Some(frames)) => (Some(frames), self.codec.decode(buffer).err()),
+            Ok(None) => (None, None),
+            Err(error) => (None, Some(error)),
         };
-        if received.frames.is_some() {
+        if received.0.is_some() {
             self.pause_frame_timer();
             self.unfinished = None;
         }
-        self.keep_partial(shared);
+        // Keeps the start of an incomplete frame, or drops the connection's own buffer if there is none.
+        if self.partial.is_empty() {
+            self.partial = BytesMut::new();
+        }
+        self.partial.extend_from_slice(shared);
+        shared.clear();
+        self.start_frame_timer();
         received
     }
 
@@ -145,16 +130,6 @@ impl Inbound {
     /// Stops the time of an incomplete frame while its rest is not read. It starts from zero with the next read.
     pub(super) fn pause_frame_timer(&mut self) {
         self.frame_timer = FrameTimer::Stopped;
-    }
-
-    /// Keeps the start of an incomplete frame, or drops the connection's own buffer if there is none.
-    fn keep_partial(&mut self, shared: &mut BytesMut) {
-        if self.partial.is_empty() {
-            self.partial = BytesMut::new();
-        }
-        self.partial.extend_from_slice(shared);
-        shared.clear();
-        self.start_frame_timer();
     }
 
     fn start_frame_timer(&mut self) {

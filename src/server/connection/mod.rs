@@ -251,9 +251,9 @@ where
         }
         self.port.metrics.traffic.note_received(read);
         self.extended.renew(self.server);
-        let received = self.inbound.take_frames(shared);
+        let (frames, failure) = self.inbound.take_frames(shared);
         self.inbound.count_if_long(begin);
-        self.activity = Activity::next(received.frames, received.failure.map(End::BadInput));
+        self.activity = Activity::next(frames, failure.map(End::BadInput));
         Poll::Ready(Ok(read))
     }
 
