@@ -133,19 +133,19 @@ impl From<DaemonError> for Failure {
         let exit = match &error {
             DaemonError::Config(_)
             | DaemonError::Tls(_)
-            | DaemonError::Tokens { .. }
-            | DaemonError::ClusterSettings { .. } => Exit::Configuration,
+            | DaemonError::Tokens(_)
+            | DaemonError::ClusterSettings(_) => Exit::Configuration,
             DaemonError::Log(_) | DaemonError::Output { .. } => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
-            DaemonError::Data { source: RestoreError::Storage(error) } => data::exit_for(error),
-            DaemonError::Data { source: RestoreError::Contradiction(_) }
-            | DaemonError::Records { source: RestoreError::Contradiction(_) }
-            | DaemonError::ClusterFormat { .. } => Exit::Data,
-            DaemonError::Data { .. }
-            | DaemonError::Records { source: RestoreError::Thread(_) }
+            DaemonError::Data(RestoreError::Storage(error)) => data::exit_for(error),
+            DaemonError::Data(RestoreError::Contradiction(_))
+            | DaemonError::Records(RestoreError::Contradiction(_))
+            | DaemonError::ClusterFormat(_) => Exit::Data,
+            DaemonError::Data(_)
+            | DaemonError::Records(RestoreError::Thread(_))
             | DaemonError::Bind { .. }
             | DaemonError::System(_) => Exit::System,
-            DaemonError::Records { .. } | DaemonError::Cluster { .. } => Exit::Unavailable,
+            DaemonError::Records(_) | DaemonError::Cluster(_) => Exit::Unavailable,
         };
         Self::new(exit, error.to_string())
     }

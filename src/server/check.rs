@@ -35,7 +35,9 @@ pub struct Checked {
 pub fn check(config: &Config) -> Checked {
     let mut checked = Checked::default();
     checked.files(config);
-    checked.accounts(config);
+    for error in process::missing(config) {
+        checked.mistake_of_root(error.to_string());
+    }
     checked.directories(config);
     checked.addresses(config);
     checked
@@ -92,12 +94,6 @@ impl Checked {
     /// A mistake if root runs the command; else a warning, because another user may start the server.
     fn mistake_of_root(&mut self, sentence: String) {
         if geteuid().is_root() { self.mistakes.push(sentence) } else { self.warnings.push(sentence) }
-    }
-
-    fn accounts(&mut self, config: &Config) {
-        for error in process::missing(config) {
-            self.mistake_of_root(error.to_string());
-        }
     }
 
     /// The directories in which the server creates its files.

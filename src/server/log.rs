@@ -52,7 +52,6 @@ pub enum Format {
 
 /// Why the log could not be started.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum LogError {
     /// The file cannot be opened.
     #[error(

@@ -31,7 +31,6 @@ pub(super) struct Identity {
 
 /// Why the process cannot switch to the configured user or group.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum PrivilegeError {
     /// The system has no such user.
     #[error("user = {0}: there is no such user; create it (adduser --system {0}) or name another")]

@@ -43,7 +43,6 @@ const END_MAX: Duration = Duration::from_secs(1);
 const SESSION_EPOCH_SHIFT: u32 = 32;
 
 /// Why the records of a store could not be restored.
-#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum RestoreError {
     /// The store cannot be read.

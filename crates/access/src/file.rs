@@ -44,29 +44,20 @@ pub enum TokenFileError {
     /// Another process has held the lock for too long.
     #[error(
         "{}: another process has locked this file for {} s, so the tokens cannot be changed; find it with: fuser {}",
-        path.display(), LOCK_WAIT_MAX.as_secs(), path.display()
+        .0.display(), LOCK_WAIT_MAX.as_secs(), .0.display()
     )]
-    Locked {
-        /// The file that is locked.
-        path: PathBuf,
-    },
+    Locked(PathBuf),
     /// The path is a symbolic link to a file that does not exist.
     #[error(
-        "{}: the file of tokens is a symbolic link to a file that does not exist; correct or remove the link", path.display()
+        "{}: the file of tokens is a symbolic link to a file that does not exist; correct or remove the link", .0.display()
     )]
-    Dangling {
-        /// The link.
-        path: PathBuf,
-    },
+    Dangling(PathBuf),
     /// The path is a mount point, so the file cannot be replaced.
     #[error(
         "{}: the file of tokens is mounted by itself, as a volume of a container may be, so it cannot be replaced; change it \
-         where it comes from, or mount its directory instead", path.display()
+         where it comes from, or mount its directory instead", .0.display()
     )]
-    Mounted {
-        /// The file.
-        path: PathBuf,
-    },
+    Mounted(PathBuf),
     /// Others can change or read it.
     #[error(
         "{}: the file of tokens has the mode {mode:04o}, so others can change or read it; run chmod 0600 on it", path.display()
@@ -127,10 +118,10 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
 /// The file that a change replaces. If a symbolic link leads to it, the link stays.
 fn file_to_replace(path: &Path) -> Result<PathBuf, TokenFileError> {
     match fs::canonicalize(path) {
-        Ok(path) if is_mount_point(&path) => Err(TokenFileError::Mounted { path }),
+        Ok(path) if is_mount_point(&path) => Err(TokenFileError::Mounted(path)),
         Ok(path) => Ok(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
-            Err(TokenFileError::Dangling { path: path.to_owned() })
+            Err(TokenFileError::Dangling(path.to_owned()))
         }
         // The file does not exist yet, or the change fails with the reason.
         Err(_) => Ok(path.to_owned()),
@@ -165,7 +156,7 @@ fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Resu
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) if begun.elapsed() >= wait_max => {
-                return Err(TokenFileError::Locked { path });
+                return Err(TokenFileError::Locked(path));
             }
             Err(TryLockError::WouldBlock) => sleep(LOCK_RETRY_INTERVAL),
         }

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 use ring::hmac;
 
+use signalbox_model::hex;
+
 /// What all tokens begin with, so that scanners of source code and logs recognise them.
 const PREFIX: &str = "sbx_";
 
@@ -103,10 +105,6 @@ impl FromStr for TokenId {
     fn from_str(text: &str) -> Result<Self, UnknownTokenId> {
         from_hex(text.as_bytes()).map(Self).ok_or(UnknownTokenId)
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Lower case only, so that a token has one form.

@@ -8,7 +8,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::rights::{Rights, UnknownRights};
-use super::token::{HASH_BYTES, Token, TokenId, from_hex, hex};
+use super::token::{HASH_BYTES, Token, TokenId, from_hex};
+use signalbox_model::hex;
 
 /// One token in the file, or one of its two secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,13 +25,10 @@ pub enum ImportError {
     Call(#[from] CallError),
     /// The cluster is in use.
     #[error(
-        "etcd has keys below \"{prefix}\" already: the cluster is or was in use; import into a new cluster (cluster.name), \
+        "etcd has keys below \"{0}\" already: the cluster is or was in use; import into a new cluster (cluster.name), \
          or stop all nodes and delete these keys"
     )]
-    InUse {
-        /// The prefix of the cluster's keys.
-        prefix: String,
-    },
+    InUse(String),
     /// Another import runs at the same time.
     #[error("another import into this cluster runs; wait until it has ended, and run the command again")]
     Concurrent,
@@ -47,7 +44,7 @@ pub fn read_all(
     let now = coordinator.range(&all).map_err(refused)?;
     if now.count == 0 {
         let problem = format!("there is no cluster below \"{}\"; check cluster.name", keys.prefix());
-        return Err(StorageError::Etcd { problem });
+        return Err(StorageError::Etcd(problem));
     }
     load(keys, now.revision, &mut |range| coordinator.range(range), each)
 }
@@ -93,7 +90,7 @@ pub fn import(
 
 /// Claims an empty cluster, or one with an import that was not completed, whose records it removes.
 fn claim(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
-    let in_use = || ImportError::InUse { prefix: keys.prefix().to_owned() };
+    let in_use = || ImportError::InUse(keys.prefix().to_owned());
     let found = coordinator.range(&Range { count_only: false, ..all_keys(keys) })?.entries;
     let format = found.iter().find(|entry| entry.key == keys.format());
     let before = match format {

@@ -95,7 +95,7 @@ impl<C> ClusterStorage<C> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(CallError::Refused(problem)) => {
-                return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
+                return Some(Err(CommitError::NotStored(StorageError::Etcd(problem))));
             }
             Err(CallError::Unanswered(_)) if self.fence.is_past() => {
                 return Some(Err(self.lost("etcd did not answer within the renew deadline".to_owned())));
@@ -302,12 +302,12 @@ pub fn load(
         "there are {expected} records, and this version of signalbox knows the kinds of {found}; a newer version has written \
          the others"
     );
-    Err(StorageError::Etcd { problem })
+    Err(StorageError::Etcd(problem))
 }
 
 /// The error of a store whose call has failed.
 pub(super) fn refused(error: CallError) -> StorageError {
-    StorageError::Etcd { problem: error.to_string() }
+    StorageError::Etcd(error.to_string())
 }
 
 /// The ranges to read, those of one kind after those of another, and the number of all records.
@@ -345,7 +345,7 @@ fn bucket_ranges(kind: &[u8], end: &[u8], count: u64) -> Vec<(Vec<u8>, Vec<u8>)>
 }
 
 fn decode(prefix: &[u8], key: &[u8], value: &[u8]) -> Result<Record, StorageError> {
-    let damaged = |problem: String| StorageError::Etcd { problem };
+    let damaged = StorageError::Etcd;
     let named = || key.escape_ascii();
     let stripped = key.strip_prefix(prefix).and_then(|key| {
         let (kind, [_, rest @ ..]) = key.split_first()? else { return None };

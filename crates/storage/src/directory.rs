@@ -60,11 +60,7 @@ impl Directory {
             check_lock(path, lock.try_lock_shared())?;
         }
         let directory = Self { path: path.to_owned(), lock };
-        if directory.has_file()? {
-            Ok(directory)
-        } else {
-            Err(StorageError::Missing { path: directory.file() })
-        }
+        if directory.has_file()? { Ok(directory) } else { Err(StorageError::Missing(directory.file())) }
     }
 
     /// The path of the data file.
@@ -136,7 +132,7 @@ fn flush(directory: &Path) -> io::Result<()> {
 fn check_lock(path: &Path, outcome: Result<(), TryLockError>) -> Result<(), StorageError> {
     match outcome {
         Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: path.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(StorageError::InUse(path.to_owned())),
         Err(TryLockError::Error(source)) => Err(unusable(path)(source)),
     }
 }

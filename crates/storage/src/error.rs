@@ -29,20 +29,14 @@ pub enum StorageError {
     #[error(
         "{}: the file does not exist, so this is not a data directory of signalbox; specify the server's data \
          directory",
-        path.display()
+        .0.display()
     )]
-    Missing {
-        /// The missing file.
-        path: PathBuf,
-    },
+    Missing(PathBuf),
     /// Another process, or another part of this process, has it open.
     #[error(
-        "{}: a server has this data directory open; stop that server, or choose another directory", path.display()
+        "{}: a server has this data directory open; stop that server, or choose another directory", .0.display()
     )]
-    InUse {
-        /// The data directory.
-        path: PathBuf,
-    },
+    InUse(PathBuf),
     /// A newer program wrote it.
     #[error(
         "{}: the data has format {found}, but this version of signalbox supports format {known}; update \
@@ -70,11 +64,8 @@ pub enum StorageError {
         problem: String,
     },
     /// etcd has refused a call, or has records that cannot be read.
-    #[error("etcd: {problem}")]
-    Etcd {
-        /// What it refused or has.
-        problem: String,
-    },
+    #[error("etcd: {0}")]
+    Etcd(String),
     /// Flushing written data to the disk failed.
     #[error(
         "{}: flushing the file to the disk failed: {source}; check the disk, then restart the server",
@@ -181,7 +172,7 @@ pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> Stora
             let source = io::Error::other("an earlier read or write failed");
             StorageError::Unusable { path, source }
         }
-        redb::Error::DatabaseAlreadyOpen => StorageError::InUse { path },
+        redb::Error::DatabaseAlreadyOpen => StorageError::InUse(path),
         redb::Error::Corrupted(problem) if problem.contains(COMPLETE_BUT_UNREADABLE) => {
             let problem = "the latest changes, which were stored completely, cannot be read".to_owned();
             StorageError::Damaged { path, problem }

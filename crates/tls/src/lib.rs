@@ -41,30 +41,21 @@ pub enum FileError {
         problem: pem::Error,
     },
     /// The file has no certificate.
-    #[error("{}: the file has no certificate in PEM (\"-----BEGIN CERTIFICATE-----\")", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: the file has no certificate in PEM (\"-----BEGIN CERTIFICATE-----\")", .0.display())]
+    NoCertificate(PathBuf),
     /// The file has no key, or only an encrypted one.
     #[error(
         "{}: the file has no private key in PEM (\"-----BEGIN PRIVATE KEY-----\"); one with a passphrase cannot be used",
-        path.display()
+        .0.display()
     )]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoKey(PathBuf),
     /// The certificate is of X.509 version 1, as `openssl x509 -req` makes it without extensions.
     #[error(
         "{}: the certificate is of X.509 version 1, and TLS needs version 3; make it again with a subjectAltName \
         (docs/operations.md, \"Certificates\")",
-        path.display()
+        .0.display()
     )]
-    Version1 {
-        /// The file.
-        path: PathBuf,
-    },
+    Version1(PathBuf),
     /// The contents cannot be used.
     #[error("{}: the file cannot be used: {problem}", path.display())]
     Unusable {
@@ -82,7 +73,7 @@ impl FileError {
             Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))
                 if matches!(reason.downcast_ref(), Some(webpki::Error::UnsupportedCertVersion)) =>
             {
-                Self::Version1 { path: path.to_owned() }
+                Self::Version1(path.to_owned())
             }
             _ => Self::Unusable { path: path.to_owned(), problem },
         }
@@ -95,7 +86,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|problem| FileError::NotPem { path: path.to_owned(), problem })?;
     if found.is_empty() {
-        return Err(FileError::NoCertificate { path: path.to_owned() });
+        return Err(FileError::NoCertificate(path.to_owned()));
     }
     Ok(found)
 }
@@ -103,7 +94,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
 /// The first private key of a file.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|problem| match problem {
-        pem::Error::NoItemsFound => FileError::NoKey { path: path.to_owned() },
+        pem::Error::NoItemsFound => FileError::NoKey(path.to_owned()),
         problem => FileError::NotPem { path: path.to_owned(), problem },
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
     if is_node && !config.cluster.relays() && !inherited.is_empty() {
         let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
                        the socket unit (systemctl disable --now signalbox.socket), or set cluster.bind";
-        return Err(DaemonError::ClusterSettings { problem: problem.to_owned() });
+        return Err(DaemonError::ClusterSettings(problem.to_owned()));
     }
     // A node of a cluster accepts nothing before it has joined, and without relays, before it leads.
     let accept = if is_node { Accept::Later } else { Accept::Now };

@@ -14,7 +14,6 @@ use crate::config::ConfigError;
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum DaemonError {
     /// The configuration is wrong; nothing was bound.
     #[error(transparent)]
@@ -39,11 +38,8 @@ pub enum DaemonError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The file of tokens cannot be used.
-    #[error("access.tokens: {source}")]
-    Tokens {
-        /// The file, and what to do.
-        source: TokenFileError,
-    },
+    #[error("access.tokens: {0}")]
+    Tokens(TokenFileError),
     /// The audit log or the history of grants cannot be opened.
     #[error(
         "{key}: {} cannot be opened: {source}; make its directory, and let the server's user write there",
@@ -58,35 +54,20 @@ pub enum DaemonError {
         source: io::Error,
     },
     /// The data directory cannot be used.
-    #[error("data_dir: {source}")]
-    Data {
-        /// The reason, and what to do.
-        source: RestoreError,
-    },
+    #[error("data_dir: {0}")]
+    Data(RestoreError),
     /// The node cannot join its cluster before its settings are changed.
-    #[error("cluster: {problem}")]
-    ClusterSettings {
-        /// The reason, and what to do.
-        problem: String,
-    },
+    #[error("cluster: {0}")]
+    ClusterSettings(String),
     /// The cluster's keys cannot be read by this version.
-    #[error("cluster: {problem}")]
-    ClusterFormat {
-        /// The reason, and what to do.
-        problem: String,
-    },
+    #[error("cluster: {0}")]
+    ClusterFormat(String),
     /// The node cannot join its cluster, or take part in it.
-    #[error("cluster: {problem}")]
-    Cluster {
-        /// The reason, and what to do.
-        problem: String,
-    },
+    #[error("cluster: {0}")]
+    Cluster(String),
     /// The records of the cluster cannot be loaded.
-    #[error("cluster: {source}")]
-    Records {
-        /// The reason, and what to do.
-        source: RestoreError,
-    },
+    #[error("cluster: {0}")]
+    Records(RestoreError),
     /// The system refused a resource that every process needs.
     #[error("the server cannot run on this system: {0}")]
     System(#[from] io::Error),

@@ -91,7 +91,7 @@ fn serve(
     identity.assume()?;
     process::keep_secrets()?;
     // As the configured account, which reads it again on SIGHUP.
-    rules.access.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
+    rules.access.load_tokens(&config.access).map_err(DaemonError::Tokens)?;
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let workers = Workers::start(count)?;

@@ -97,12 +97,12 @@ impl Prepared {
     pub(super) fn read(config: &Config) -> Result<Self, DaemonError> {
         let advertise = config.advertised();
         let config = config.cluster.clone();
-        let wrong = |error: SettingsError| DaemonError::ClusterSettings { problem: error.to_string() };
+        let wrong = |error: SettingsError| DaemonError::ClusterSettings(error.to_string());
         let node = node_name(&config).map_err(wrong)?;
         let etcd = client(&config, timing(&config).request_timeout()).map_err(wrong)?;
         let inspector = client(&config, Duration::from_secs(2)).map_err(wrong)?;
         let authority = config.relay_ca.as_deref().map(RelayAuthority::read).transpose();
-        let wrong = |error| DaemonError::ClusterSettings { problem: format!("cluster.relay_ca = {error}") };
+        let wrong = |error| DaemonError::ClusterSettings(format!("cluster.relay_ca = {error}"));
         Ok(Self { node, etcd, inspector, authority: authority.map_err(wrong)?, advertise, config })
     }
 
@@ -197,7 +197,7 @@ impl Node {
                 Some(_) => continue,
                 None => {
                     let problem = "the thread of the leadership has panicked; please report this".to_owned();
-                    Err(DaemonError::Cluster { problem })
+                    Err(DaemonError::Cluster(problem))
                 }
             };
         }
@@ -428,13 +428,13 @@ fn not_joined(ending: &Ending) -> DaemonError {
     let problem = ending.to_string();
     match ending {
         Ending::RenewDeadlineDiffers { .. } | Ending::NameInUse { .. } => {
-            DaemonError::ClusterSettings { problem }
+            DaemonError::ClusterSettings(problem)
         }
         Ending::LayoutDiffers { .. }
         | Ending::RecordFormatNewer { .. }
         | Ending::RecordFormatOlder { .. }
-        | Ending::Value(_) => DaemonError::ClusterFormat { problem },
-        _ => DaemonError::Cluster { problem },
+        | Ending::Value(_) => DaemonError::ClusterFormat(problem),
+        _ => DaemonError::Cluster(problem),
     }
 }
 

@@ -85,15 +85,13 @@ impl Service {
         warn_if_open(config);
         let store = match store {
             Store::Directory(directory) => {
-                let writer = Writer::start(&server, open_data(&directory)?)
-                    .map_err(|source| DaemonError::Data { source })?;
+                let writer = Writer::start(&server, open_data(&directory)?).map_err(DaemonError::Data)?;
                 log_restored(&server, Some(&directory), None);
                 Some(writer)
             }
             Store::Cluster(storage) => {
                 let epoch = storage.epoch();
-                let writer =
-                    Writer::start(&server, *storage).map_err(|source| DaemonError::Records { source })?;
+                let writer = Writer::start(&server, *storage).map_err(DaemonError::Records)?;
                 log_restored(&server, None, Some(epoch));
                 Some(writer)
             }
@@ -203,7 +201,7 @@ fn warn_if_open(config: &Config) {
 
 fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
     let open = FileStorage::open(directory);
-    let storage = open.map_err(|error: StorageError| DaemonError::Data { source: error.into() })?;
+    let storage = open.map_err(|error: StorageError| DaemonError::Data(error.into()))?;
     if storage.was_repaired() {
         warn!("the server was not stopped in an orderly way; the data directory was repaired");
     }

@@ -60,7 +60,6 @@ pub(super) enum FirstBytes {
 
 /// Why the files of TLS cannot be used.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be used.
     #[error("{key} = {source}{}", advice(.source))]
