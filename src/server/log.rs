@@ -438,15 +438,6 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_is_an_object() {
-        let lines = log_in(Format::Json, || tracing::info!(ok = true, name = "\u{1}", "hello"));
-        let line: Value = serde_json::from_str(&lines[0]).unwrap();
-        assert_eq!((&line["level"], &line["message"]), (&"info".into(), &"hello".into()));
-        assert_eq!(line["fields"], serde_json::json!({ "ok": true, "name": "\u{1}" }));
-        assert!(line["time"].is_string());
-    }
-
-    #[test]
     fn a_full_disk_does_not_panic() {
         let (_log, subscriber) =
             Log::open(Threshold::Info, Some("/dev/full".into()), Format::Journal).unwrap();

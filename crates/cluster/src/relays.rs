@@ -348,9 +348,3 @@ impl std::fmt::Debug for Relays {
         f.debug_struct("Relays").field("report", &self.report()).finish_non_exhaustive()
     }
 }
-
-impl std::fmt::Debug for Relay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").field("term", &self.term).finish_non_exhaustive()
-    }
-}

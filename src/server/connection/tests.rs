@@ -13,7 +13,6 @@ use super::super::clock::Clock;
 use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
 use crate::config::Config;
-use signalbox_cluster::timing::{BootTime, Fence};
 use signalbox_core::{Answer, Call, Claim, Kind, NameHasher, Opened, Outcome, Queueing, Token, Want};
 use signalbox_model::{Namespace, RequestId, RequestIds, Scope, SessionKey};
 use signalbox_protocol::{Extended, Opaque, Opcode, Request};
@@ -200,32 +199,4 @@ async fn a_dump_does_not_pause_while_the_server_stops() {
     };
     assert!(matches!(end, End::Shutdown), "{end:?}");
     assert_eq!(begun.elapsed(), Duration::ZERO);
-}
-
-#[tokio::test]
-async fn nothing_is_written_past_the_deadline_of_the_fence() {
-    let fence = Fence::new(|| BootTime(Duration::from_secs(7)));
-    let hasher = NameHasher::new();
-    let server = Server::with_fence(&Config::default(), Clock::system(), hasher, Some(fence.clone()));
-    for (deadline, answers) in [(8, true), (7, false)] {
-        fence.set(BootTime(Duration::from_secs(deadline)));
-        let mut session = server.core.open_session();
-        let (mut peer, stream) = duplex(1024);
-        let mut connection = connection(&server, &session, stream);
-        let requests = two_requests();
-        peer.write_all(&requests).await.unwrap();
-        let mut end = None;
-        for _ in 0..3 {
-            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-            if let Poll::Ready(Err(error)) = turn {
-                end = Some(error);
-                break;
-            }
-        }
-        drop(connection);
-        let mut received = Vec::new();
-        peer.read_to_end(&mut received).await.unwrap();
-        assert_eq!(received.len(), if answers { requests.len() } else { 0 });
-        assert_eq!(matches!(end, Some(End::Fenced)), !answers, "{end:?}");
-    }
 }
