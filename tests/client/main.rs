@@ -1,5 +1,6 @@
 //! Tests of the Rust client: its guarantees, the examples, and the recipes of the guide.
 
+mod address;
 mod available;
 mod end;
 mod errors;
@@ -10,6 +11,7 @@ mod moving;
 mod names;
 mod opening;
 mod plain;
+mod race;
 #[path = "../support/mod.rs"]
 mod support;
 mod sysv;
