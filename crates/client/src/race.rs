@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -96,42 +96,28 @@ impl Accepted {
     }
 }
 
+/// An address that is to be tried, or is being tried.
+#[derive(PartialEq)]
+struct Target {
+    address: Address,
+    /// Otherwise, it may stand for several.
+    is_resolved: bool,
+}
+
 /// An attempt at one address.
 struct Attempt<T, E> {
-    address: Address,
+    target: Target,
     accepted: Accepted,
-    stage: Progress<T, E>,
+    outcome: Stage<Event<T>, E>,
 }
 
-/// What an attempt does.
-enum Progress<T, E> {
-    Resolving(Stage<Vec<Address>, E>),
-    Asking(Stage<T, E>),
-}
-
-/// What has happened in an attempt.
-enum Event<T, E> {
+/// What has happened in an attempt that has not failed.
+enum Event<T> {
     /// The addresses that the host has.
     Resolved(Vec<Address>),
     /// The server has come a step further.
     Accepted,
     Answered(T),
-    Failed(E),
-}
-
-impl<T, E> Attempt<T, E> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event<T, E>> {
-        let event = match &mut self.stage {
-            Progress::Resolving(stage) => {
-                stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Resolved))
-            }
-            Progress::Asking(stage) => {
-                stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Answered))
-            }
-        };
-        // Noted by the future that was polled.
-        if event.is_pending() && self.accepted.take() { Poll::Ready(Event::Accepted) } else { event }
-    }
 }
 
 /// Resolves each address, and asks at each address that it has, until one answers: `ask` connects there and notes how far it has
@@ -156,133 +142,96 @@ where
 {
     assert!(!addresses.is_empty(), "there is an address");
     let began = Instant::now();
-    let mut queue = Queue::new(addresses);
+    let begin = |target: Target| {
+        let (address, accepted, deadline) =
+            (&target.address, Accepted::default(), limit.deadline(Instant::now()));
+        let outcome = if target.is_resolved {
+            let asking = ask(address, accepted.clone());
+            limited(deadline, late(address), async move { asking.await.map(Event::Answered) })
+        } else {
+            let resolving = resolve(address);
+            limited(deadline, late(address), async move { resolving.await.map(Event::Resolved) })
+        };
+        Attempt { target, accepted, outcome }
+    };
+    let configured = addresses.iter().map(|address| Target { address: address.clone(), is_resolved: false });
+    let (mut untried, mut failed): (VecDeque<Target>, VecDeque<Target>) =
+        (configured.collect(), VecDeque::new());
     let mut attempts: Vec<Attempt<T, E>> = Vec::new();
     let mut reason: Option<E> = None;
     let mut next_at = began;
     loop {
         if next_at <= Instant::now()
-            && let Some(Waiting { address, is_resolved }) = queue.pop()
+            && let Some(target) = untried.pop_front().or_else(|| failed.pop_front())
         {
-            let (now, accepted) = (Instant::now(), Accepted::default());
-            let deadline = limit.deadline(now);
-            let stage = if is_resolved {
-                Progress::Asking(limited(deadline, late(&address), ask(&address, accepted.clone())))
-            } else {
-                Progress::Resolving(limited(deadline, late(&address), resolve(&address)))
-            };
-            attempts.push(Attempt { address, accepted, stage });
-            next_at = now + limit.patience(CONNECT_PATIENCE, queue.known, began);
+            attempts.push(begin(target));
+            let known = attempts.len() + untried.len() + failed.len();
+            next_at = Instant::now() + limit.patience(CONNECT_PATIENCE, known, began);
         }
         let (position, event) = tokio::select! {
             biased;
             event = any(&mut attempts) => event,
-            () = sleep_until(next_at), if !queue.is_empty() => continue,
+            () = sleep_until(next_at), if !untried.is_empty() || !failed.is_empty() => continue,
         };
         match event {
-            Event::Accepted => {
-                if position + 1 == attempts.len() {
-                    next_at = Instant::now() + limit.patience(ANSWER_PATIENCE, queue.known, began);
-                }
+            Ok(Event::Accepted) if position + 1 == attempts.len() => {
+                let known = attempts.len() + untried.len() + failed.len();
+                next_at = Instant::now() + limit.patience(ANSWER_PATIENCE, known, began);
             }
-            Event::Resolved(resolved) => {
-                let name = attempts.remove(position).address;
-                let others = attempts.iter().map(|attempt| &attempt.address);
-                queue.replace(&name, resolved, &others.collect::<Vec<_>>());
+            Ok(Event::Accepted) => {}
+            Ok(Event::Resolved(resolved)) => {
+                let name = attempts.remove(position).target.address;
+                debug!(%name, ?resolved, "resolved");
+                // They are tried next, except those that are known already.
+                for address in resolved.into_iter().rev() {
+                    let target = Target { address, is_resolved: true };
+                    let tried = attempts.iter().map(|attempt| &attempt.target);
+                    if !tried.chain(&untried).chain(&failed).any(|known| *known == target) {
+                        untried.push_front(target);
+                    }
+                }
                 next_at = Instant::now();
             }
-            Event::Answered(answer) => {
-                let address = attempts.remove(position).address;
-                let tried = attempts.into_iter().map(|attempt| attempt.address);
-                return Ok(First { address, answer, others: tried.chain(queue.addresses()).collect() });
+            Ok(Event::Answered(answer)) => {
+                let address = attempts.remove(position).target.address;
+                let tried = attempts.into_iter().map(|attempt| attempt.target);
+                let others = tried.chain(untried).chain(failed).map(|target| target.address).collect();
+                return Ok(First { address, answer, others });
             }
-            Event::Failed(failure) => {
+            Err(failure) => {
                 if failure.is_of_server() || reason.as_ref().is_none_or(|reason| !reason.is_of_server()) {
                     reason = Some(failure);
                 }
-                queue.failed(attempts.remove(position));
-                if queue.untried == 0 && attempts.is_empty() {
+                // It may be tried again. A name that could not be resolved is still one.
+                failed.push_back(attempts.remove(position).target);
+                if untried.is_empty() && attempts.is_empty() {
                     return Err(reason.expect("an attempt has failed"));
                 }
-                next_at = Instant::now() + if queue.untried > 0 { Duration::ZERO } else { RETRY_PAUSE };
+                next_at = Instant::now() + if untried.is_empty() { RETRY_PAUSE } else { Duration::ZERO };
             }
         }
-    }
-}
-
-/// The addresses that are to be tried.
-struct Queue {
-    /// Those that were not tried yet, and then those that have failed.
-    waiting: VecDeque<Waiting>,
-    untried: usize,
-    /// How many addresses are known, with those that are being tried.
-    known: usize,
-}
-
-/// An address that is to be tried.
-struct Waiting {
-    address: Address,
-    /// Otherwise, it may stand for several.
-    is_resolved: bool,
-}
-
-impl Queue {
-    fn new(addresses: &[Address]) -> Self {
-        let waiting =
-            addresses.iter().map(|address| Waiting { address: address.clone(), is_resolved: false });
-        Self { waiting: waiting.collect(), untried: addresses.len(), known: addresses.len() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    fn pop(&mut self) -> Option<Waiting> {
-        let next = self.waiting.pop_front()?;
-        self.untried = self.untried.saturating_sub(1);
-        Some(next)
-    }
-
-    /// The addresses of a name are tried next, except those that are there already.
-    fn replace(&mut self, name: &Address, resolved: Vec<Address>, tried: &[&Address]) {
-        self.known -= 1;
-        for address in resolved.into_iter().rev() {
-            let is_known = |waiting: &Waiting| waiting.is_resolved && waiting.address == address;
-            if !tried.contains(&&address) && !self.waiting.iter().any(is_known) {
-                self.waiting.push_front(Waiting { address, is_resolved: true });
-                self.untried += 1;
-                self.known += 1;
-            }
-        }
-        debug!(%name, known = self.known, "resolved");
-    }
-
-    /// It may be tried again. A name that could not be resolved is still one.
-    fn failed<T, E>(&mut self, Attempt { address, stage, .. }: Attempt<T, E>) {
-        let is_resolved = !matches!(stage, Progress::Resolving(_));
-        self.waiting.push_back(Waiting { address, is_resolved });
-    }
-
-    fn addresses(self) -> impl Iterator<Item = Address> {
-        self.waiting.into_iter().map(|waiting| waiting.address)
     }
 }
 
 /// Fails with `late` at the deadline.
-fn limited<T: Send + 'static, E: Send + 'static>(
+fn limited<T: 'static, E: Send + 'static>(
     deadline: Instant,
     late: E,
-    stage: Stage<T, E>,
+    stage: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Stage<T, E> {
     Box::pin(async move { timeout_at(deadline, stage).await.unwrap_or(Err(late)) })
 }
 
 /// Waits until something happens in an attempt, and returns its position. Cancel safe.
-async fn any<T, E>(attempts: &mut [Attempt<T, E>]) -> (usize, Event<T, E>) {
+async fn any<T, E>(attempts: &mut [Attempt<T, E>]) -> (usize, Result<Event<T>, E>) {
     poll_fn(|context| {
-        for (position, attempt) in attempts.iter_mut().enumerate() {
-            if let Poll::Ready(event) = attempt.poll(context) {
-                return Poll::Ready((position, event));
+        for (position, Attempt { accepted, outcome, .. }) in attempts.iter_mut().enumerate() {
+            if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
+                return Poll::Ready((position, outcome));
+            }
+            // Noted by the future that was polled.
+            if accepted.take() {
+                return Poll::Ready((position, Ok(Event::Accepted)));
             }
         }
         Poll::Pending
