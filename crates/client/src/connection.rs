@@ -14,8 +14,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -72,30 +73,30 @@ impl Connection {
     /// Queues a request that has one response. Returns its opaque too, by which it can be canceled.
     pub(super) async fn ask(
         &self,
-        request: impl Into<Outgoing<'_>>,
+        request: impl Outgoing,
     ) -> Result<(Opaque, oneshot::Receiver<ResponseFrame>), Disconnect> {
         self.maker.check()?;
         let (sender, answer) = oneshot::channel();
-        let opaque = self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
+        let opaque = self.shared.queue(request, Waiting::Answer(sender)).await?;
         Ok((opaque, answer))
     }
 
     /// Queues a request with a series of responses, which ends with an empty body or a failure.
     pub(super) async fn ask_for_series(
         &self,
-        request: impl Into<Outgoing<'_>>,
+        request: impl Outgoing,
     ) -> Result<mpsc::Receiver<ResponseFrame>, Disconnect> {
         self.maker.check()?;
         let (sender, series) = mpsc::channel(SERIES_FRAMES_MAX);
-        self.shared.queue(request.into(), Waiting::Series(sender)).await?;
+        self.shared.queue(request, Waiting::Series(sender)).await?;
         Ok(series)
     }
 
     /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
     /// `responses`, each with the tag: the answer, and before it perhaps the notice that the request waits. Returns the opaque.
-    pub(super) fn post<'a, T>(
+    pub(super) fn post<T>(
         &self,
-        request: impl Into<Outgoing<'a>>,
+        request: impl Outgoing,
         tag: T,
         responses: &mpsc::UnboundedSender<(T, ResponseFrame)>,
         answers: Answers,
@@ -107,25 +108,22 @@ impl Connection {
         let responses = responses.clone();
         let deliver = move |frame| drop(responses.send((tag, frame)));
         let waiting = Waiting::Posted { deliver: Box::new(deliver), answers };
-        self.shared.queue_now(&request.into(), waiting)
+        self.shared.queue_now(&request, waiting)
     }
 
     /// Queues a request that has one response without waiting for room, as [`Self::post`].
-    pub(super) fn ask_now<'a>(
+    pub(super) fn ask_now(
         &self,
-        request: impl Into<Outgoing<'a>>,
+        request: impl Outgoing,
     ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
         self.maker.check()?;
         let (sender, answer) = oneshot::channel();
-        self.shared.queue_now(&request.into(), Waiting::Answer(sender))?;
+        self.shared.queue_now(&request, Waiting::Answer(sender))?;
         Ok(answer)
     }
 
     /// Queues a request that has one response, and waits for it. Returns the response if it reports success.
-    pub(super) async fn ask_for_success(
-        &self,
-        request: impl Into<Outgoing<'_>>,
-    ) -> Result<ResponseFrame, Error> {
+    pub(super) async fn ask_for_success(&self, request: impl Outgoing) -> Result<ResponseFrame, Error> {
         let (_, answer) = self.ask(request).await?;
         self.success(answer).await
     }
@@ -178,40 +176,21 @@ impl Drop for Connection {
 }
 
 /// A request of any kind, before it has an opaque.
-#[derive(Clone, Debug)]
-pub(super) enum Outgoing<'a> {
-    Plain(Request<'a>),
-    Extended(Extended<'a>),
-    Sysv(SysvRequest<'a>),
+pub(super) trait Outgoing {
+    fn compose(&self, opaque: Opaque, out: &mut Vec<u8>);
 }
 
-impl<'a> From<Request<'a>> for Outgoing<'a> {
-    fn from(request: Request<'a>) -> Self {
-        Self::Plain(request)
-    }
-}
-
-impl<'a> From<Extended<'a>> for Outgoing<'a> {
-    fn from(request: Extended<'a>) -> Self {
-        Self::Extended(request)
-    }
-}
-
-impl<'a> From<SysvRequest<'a>> for Outgoing<'a> {
-    fn from(request: SysvRequest<'a>) -> Self {
-        Self::Sysv(request)
-    }
-}
-
-impl Outgoing<'_> {
-    fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        match self {
-            Self::Plain(request) => request.compose(opaque, out),
-            Self::Extended(request) => request.compose(opaque, out),
-            Self::Sysv(request) => request.compose(opaque, out),
+macro_rules! outgoing {
+    ($($request:ident)*) => {$(
+        impl Outgoing for $request<'_> {
+            fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
+                self.compose(opaque, out);
+            }
         }
-    }
+    )*};
 }
+
+outgoing! { Request Extended SysvRequest }
 
 /// How many responses a posted request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,7 +247,7 @@ impl Shared {
     }
 
     /// Queues the request once there is room, and registers where its responses go. Returns its opaque.
-    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<Opaque, Disconnect> {
+    async fn queue(&self, request: impl Outgoing, waiting: Waiting) -> Result<Opaque, Disconnect> {
         loop {
             // Subscribes before the check, so that no wake-up is missed between the two.
             let mut room = pin!(self.room.notified());
@@ -280,7 +259,7 @@ impl Shared {
         }
     }
 
-    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<Opaque, Disconnect> {
+    fn queue_now(&self, request: &impl Outgoing, waiting: Waiting) -> Result<Opaque, Disconnect> {
         let mut state = self.state();
         if let Some(reason) = self.end.borrow().clone() {
             return Err(reason);
@@ -295,13 +274,15 @@ impl Shared {
     /// Reads and writes concurrently until either fails: requests are written even while a slow series stops the
     /// reading.
     async fn drive(&self, stream: impl AsyncRead + AsyncWrite) {
-        let (reader, writer) = tokio::io::split(stream);
+        let mut stream = Closing { stream: Box::pin(stream), maker: Maker::this_process() };
+        let (reader, writer) = tokio::io::split(&mut stream.stream);
         let reason = tokio::select! {
             // Reading comes first: responses count that the server sent before it closed the connection.
             biased;
             reason = self.read_responses(reader) => reason,
             reason = self.write_requests(writer) => reason,
         };
+        drop(stream);
         debug!(%reason, "connection ended");
         self.finish(reason);
     }
@@ -394,6 +375,22 @@ impl Shared {
         state.outgoing = Vec::new();
         drop(state);
         self.room.notify_waiters();
+    }
+}
+
+/// A stream that ends when it is dropped, although children of this process may have copies of its socket. Over TLS, this
+/// tells the server that it was closed and not cut off, if the socket takes that at once.
+struct Closing<S: AsyncWrite> {
+    stream: Pin<Box<S>>,
+    maker: Maker,
+}
+
+impl<S: AsyncWrite> Drop for Closing<S> {
+    fn drop(&mut self) {
+        if self.maker.is_this_process() {
+            // A failure means that it has ended.
+            let _ = self.stream.as_mut().poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
     }
 }
 

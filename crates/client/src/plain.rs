@@ -79,7 +79,7 @@ impl PlainClient {
         is_one_of_several: bool,
     ) -> Result<Self, ConnectError> {
         let in_clear = socket::in_clear(&stream);
-        let client = Self { connection: Arc::new(Connection::over(socket::Closing::new(stream), in_clear)) };
+        let client = Self { connection: Arc::new(Connection::over(stream, in_clear)) };
         let Some(address) = address.resolved().filter(|_| is_one_of_several) else { return Ok(client) };
         match client.noop().await.map_err(|error| error.kind().clone()) {
             Err(ErrorKind::ConnectionLost(reason)) => {

@@ -50,7 +50,7 @@ impl<T> fmt::Debug for Series<T> {
 impl<T> Series<T> {
     pub(super) async fn ask(
         connection: &Arc<Connection>,
-        request: impl Into<Outgoing<'_>>,
+        request: impl Outgoing,
         read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
         requested: Option<String>,
     ) -> Result<Self, Error> {

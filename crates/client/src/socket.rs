@@ -3,21 +3,17 @@
 use std::future::ready;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::address::{Address, COUNTER_PORT};
 use super::error::ConnectError;
-use super::maker::Maker;
 use super::race::{Accepted, Limit, Stage, first_answer};
 
 /// How long a server's host may be silent before the connection ends. Keepalive sends three probes, 5 s apart, after
@@ -108,55 +104,4 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
 /// The address of the server that a connection without TLS leads to, if it is on another machine.
 pub(super) fn in_clear(stream: &TcpStream) -> Option<SocketAddr> {
     stream.peer_addr().ok().filter(|peer| !peer.ip().to_canonical().is_loopback())
-}
-
-/// A connection that ends when it is dropped, although children of this process may have copies of its socket. Over TLS, this
-/// tells the server that it was closed and not cut off, if the socket takes that at once.
-#[derive(Debug)]
-pub(super) struct Closing<S: AsyncWrite + Unpin> {
-    stream: S,
-    maker: Maker,
-}
-
-impl<S: AsyncWrite + Unpin> Closing<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, maker: Maker::this_process() }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> Drop for Closing<S> {
-    fn drop(&mut self) {
-        if self.maker.is_this_process() {
-            // A failure means that it has ended.
-            let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Closing<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Closing<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

@@ -21,7 +21,6 @@ use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
 use super::reread::Reread;
-use super::socket::Closing;
 use super::{Address, Transport, socket};
 pub use signalbox_tls::FileError;
 use signalbox_tls::{VERSIONS, certificates, private_key, provider};
@@ -123,7 +122,7 @@ impl Tls {
         let name = ServerName::try_from(address.host().to_owned());
         let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
         match TlsConnector::from(self.config.latest().await).connect(name, stream).await {
-            Ok(stream) => Ok(TlsStream { stream: Closing::new(stream), address: address.clone() }),
+            Ok(stream) => Ok(TlsStream { stream, address: address.clone() }),
             Err(error) => Err(failed(address, failure_of(&error))),
         }
     }
@@ -215,7 +214,7 @@ impl Transport for Tls {
 /// # }
 /// ```
 pub struct TlsStream {
-    stream: Closing<tokio_rustls::client::TlsStream<TcpStream>>,
+    stream: tokio_rustls::client::TlsStream<TcpStream>,
     address: Address,
 }
 
