@@ -7,11 +7,10 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, info_span};
 
 use super::claim::{AcquireSpec, Claim, WaitLimit};
-use super::client::Client;
+use super::client::{Client, SessionHandle};
 use super::clock::Moment;
-use super::command::{AcquireFailure, AcquireOutcome, Command};
 use super::permit::Permit;
-use super::session_handle::SessionHandle;
+use super::requests::{AcquireFailure, AcquireOutcome, Command};
 use super::settings::{Terms, cut_label};
 use crate::error::{about, requesting};
 use crate::{Disconnect, Error, ErrorKind, Namespace, Status};

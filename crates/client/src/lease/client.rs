@@ -1,16 +1,25 @@
-//! The leased client.
+//! The leased client, and its sessions: which one the next acquire uses, and when another one is opened.
+//!
+//! A label and a time to live belong to a session, so permits with other terms than those of the client are held by
+//! sessions of their own. Each session has a connection.
+//!
+//! Invariants:
+//! - An acquire gets a session with its terms that has room, or a new one.
+//! - A session with the client's own terms stays open while the client exists, so that the next acquire finds it. The
+//!   others end with their last user: labels may be as many as there are jobs.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
+use super::claim::AcquireSpec;
 use super::clock::Moment;
-use super::command::Command;
+use super::driver::{Driver, Losses};
 use super::executor::Executor;
+use super::grants::LeaseValidity;
 use super::link::ask_first;
-use super::session_handle::SessionHandle;
-use super::session_pool::SessionPool;
+use super::requests::{AcquireOutcome, Command, SessionLoad};
 use super::settings::{Settings, Terms};
 use crate::maker::Maker;
 use crate::{Direct, Disconnect, Error};
@@ -47,7 +56,7 @@ pub struct Client {
 struct Inner {
     settings: Settings,
     maker: Maker,
-    sessions: Mutex<SessionPool>,
+    sessions: Mutex<Sessions>,
     /// The last field: dropping it may wait until the sessions are closed, which have to be dropped before.
     executor: Executor,
 }
@@ -75,10 +84,32 @@ impl Client {
         self.inner.maker.check()
     }
 
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The session for the next acquire with these terms.
     pub(super) fn session(&self, terms: &Terms) -> Arc<SessionHandle> {
-        let Inner { settings, executor, sessions, .. } = &*self.inner;
-        sessions.lock().unwrap_or_else(PoisonError::into_inner).session(settings, terms, executor)
+        let Inner { settings, executor, .. } = &*self.inner;
+        let mut sessions = self.sessions();
+        let latest = sessions.all.iter().rev().find(|(own, _)| own == terms);
+        let latest = latest.and_then(|(_, session)| session.upgrade());
+        if let Some(session) = latest.filter(|session| session.has_room()) {
+            return session;
+        }
+        sessions.opened += 1;
+        let seed = settings.seed.wrapping_add(sessions.opened);
+        let losses = sessions.losses.count();
+        let replaces_lost = std::mem::replace(&mut sessions.losses_before, losses) != losses;
+        let of_session = Settings { seed, terms: terms.clone(), ..settings.clone() };
+        let session = SessionHandle::open(of_session, executor, sessions.losses.clone(), replaces_lost);
+        let session = Arc::new(session);
+        sessions.all.retain(|(_, session)| session.strong_count() > 0);
+        sessions.all.push((terms.clone(), Arc::downgrade(&session)));
+        if *terms == settings.terms {
+            sessions.own = Some(Arc::clone(&session));
+        }
+        session
     }
 
     /// The terms of an acquire that has none of its own.
@@ -145,17 +176,100 @@ impl Client {
         if self.check_maker().is_err() {
             return;
         }
-        let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).take_all();
+        let (own, all) = {
+            let mut sessions = self.sessions();
+            // Kept until all were found: if it is the last handle, dropping it would end the session before it can be closed.
+            let own = sessions.own.take();
+            (own, sessions.all.drain(..).filter_map(|(_, session)| session.upgrade()).collect::<Vec<_>>())
+        };
+        drop(own);
         let close = |session: Arc<SessionHandle>| {
             let (reply, closed) = oneshot::channel();
             session.send(Command::Close(reply));
             closed
         };
         // All commands are sent before the first answer is awaited, so that several sessions take as long as one.
-        let closing: Vec<_> = sessions.into_iter().map(close).collect();
+        let closing: Vec<_> = all.into_iter().map(close).collect();
         for closed in closing {
             // The end of the channel is the answer.
             let _ = closed.await;
+        }
+    }
+}
+
+/// The sessions of a client.
+#[derive(Default)]
+struct Sessions {
+    /// The latest with the client's own terms, which it keeps open.
+    own: Option<Arc<SessionHandle>>,
+    /// All that may still exist, with their terms, the latest last.
+    all: Vec<(Terms, Weak<SessionHandle>)>,
+    /// How many were opened so far.
+    opened: u64,
+    losses: Losses,
+    /// How many were lost when the last one was opened.
+    losses_before: u64,
+}
+
+/// A handle to a session, for its users: the client that starts acquires in it, acquires that wait, and permits. The driver
+/// keeps the session for as long as there is a handle.
+#[derive(Debug)]
+pub(super) struct SessionHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    lease: Arc<LeaseValidity>,
+    load: Arc<SessionLoad>,
+    /// The last field: when the last user of the client drops it, the driver knows by the end of `commands` that it has to
+    /// close the session.
+    _executor: Executor,
+}
+
+impl SessionHandle {
+    /// Starts the driver of a new session.
+    fn open(settings: Settings, executor: &Executor, losses: Losses, replaces_lost: bool) -> Self {
+        let (commands, received) = mpsc::unbounded_channel();
+        let lease = Arc::new(LeaseValidity::pending(Arc::clone(&settings.clock)));
+        let load = Arc::new(SessionLoad::default());
+        let shared = (Arc::clone(&lease), Arc::clone(&load));
+        executor.spawn(Driver::new(settings, shared.0, shared.1, received, losses, replaces_lost).run());
+        Self { commands, lease, load, _executor: executor.clone() }
+    }
+
+    /// Whether the next acquire can use this session.
+    fn has_room(&self) -> bool {
+        !self.commands.is_closed() && !self.lease.is_over() && self.load.has_room()
+    }
+
+    /// Whether the driver was dropped with its runtime.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.lease.is_abandoned()
+    }
+
+    /// Starts an acquire, and returns where the driver sends its outcome.
+    pub(super) fn acquire(
+        &self,
+        spec: Arc<AcquireSpec>,
+        asked_at: Moment,
+    ) -> oneshot::Receiver<AcquireOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        self.load.add();
+        self.send(Command::Acquire { asked_at, spec, reply });
+        outcome
+    }
+
+    /// Sends a command to the driver. If the driver has ended, or belongs to the parent of this fork, the command is dropped, and
+    /// with it the reply channel, which informs the caller.
+    pub(super) fn send(&self, command: Command) {
+        if self.lease.maker().is_this_process() {
+            drop(self.commands.send(command));
+        }
+    }
+}
+
+/// In a fork, the end of the channel must not wake the driver, which is the parent's.
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        if !self.lease.maker().is_this_process() {
+            std::mem::forget(self.commands.clone());
         }
     }
 }

@@ -17,17 +17,17 @@ use tracing::{debug, info, warn};
 
 use super::claim::{AcquireSpec, WaitLimit};
 use super::clock::{Clock, Moment, Sleep};
-use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
-use super::grant_table::GrantTable;
+use super::grants::{GrantTable, LeaseValidity, safe_duration};
 use super::link::{
     Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag,
     keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
-use super::request::{Operation, ReleaseCaller, Request, Transmission, read_granted, read_released};
-use super::request_table::{Cancellation, RequestTable, SessionLoad};
+use super::requests::{
+    AcquireFailure, AcquireOutcome, Command, HeldGrant, Operation, ReleaseCaller, Request, RequestTable,
+    SessionLoad, Transmission, read_granted, read_released,
+};
 use super::settings::Settings;
-use super::validity::{LeaseValidity, safe_duration};
 use crate::{Address, Disconnect, Error, ErrorKind, Lost, success};
 use signalbox_model::{GraceLeft, GrantId, Notice, RequestId, Status, VerifiedGrant};
 use signalbox_protocol::{
@@ -172,7 +172,10 @@ impl Driver {
                 timer = None;
             }
             match event {
-                Event::Link(event) => self.handle_link(event),
+                Event::Link(LinkEvent::Response(tag, frame)) => self.handle_response(tag, &frame),
+                Event::Link(LinkEvent::Disconnected(reason)) => self.disconnected(&reason),
+                Event::Link(LinkEvent::Attached(attached)) => self.attached(*attached),
+                Event::Link(LinkEvent::AttachmentFailed(failure)) => self.attachment_failed(failure),
                 Event::Approach(outcome) => self.approached(outcome),
                 Event::Command(Some(command)) => self.handle_command(command),
                 Event::Command(None) => self.close(),
@@ -224,10 +227,11 @@ impl Driver {
     /// Cancels an acquire, and returns its reply channel. What the server grants before it receives the cancellation
     /// is released.
     fn cancel(&mut self, id: RequestId) -> Option<oneshot::Sender<AcquireOutcome>> {
-        let (reply, cancellation) = self.requests.cancel(id);
-        match cancellation {
-            Cancellation::Removed => self.load.remove(),
-            Cancellation::AtServer => self.send_cancel(id),
+        let (reply, was_sent) = self.requests.cancel(id);
+        if was_sent {
+            self.send_cancel(id);
+        } else {
+            self.load.remove();
         }
         reply
     }
@@ -288,7 +292,7 @@ impl Driver {
         self.grants.lose_all(Lost::Stopped);
         self.stay();
         if self.link.is_attached() {
-            self.send_close();
+            self.post(Extended::CloseSession, Tag::Close);
         } else if self.session.is_none() {
             // A server may be opening a session, but no permit can be in it yet. It ends with its lease.
             self.phase = Phase::Ended(Lost::Stopped);
@@ -314,28 +318,16 @@ impl Driver {
         canceled.into_iter().for_each(|id| self.send_cancel(id));
     }
 
+    /// Sends a request that is not numbered. If there is no connection, or it has ended, what it is for happens with the next one:
+    /// canceled requests are repeated as such, all grants are verified, and a session that ends is closed.
+    fn post(&mut self, request: Extended<'_>, tag: Tag) {
+        if let Some(connection) = self.link.connection_mut() {
+            drop(connection.post(request, tag));
+        }
+    }
+
     fn send_cancel(&mut self, id: RequestId) {
-        if let Link::Attached(connection) = &mut self.link {
-            let request = Extended::Cancel(WaitingRequest::Id(id));
-            // If the connection has ended, the request is canceled when it is repeated.
-            drop(connection.post(request, Tag::Cancel));
-        }
-    }
-
-    fn send_close(&mut self) {
-        if let Link::Attached(connection) = &mut self.link {
-            // If the connection has ended, CloseSession is sent over the next one.
-            drop(connection.post(Extended::CloseSession, Tag::Close));
-        }
-    }
-
-    fn handle_link(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Response(tag, frame) => self.handle_response(tag, &frame),
-            LinkEvent::Disconnected(reason) => self.disconnected(&reason),
-            LinkEvent::Attached(attached) => self.attached(*attached),
-            LinkEvent::AttachmentFailed(failure) => self.attachment_failed(failure),
-        }
+        self.post(Extended::Cancel(WaitingRequest::Id(id)), Tag::Cancel);
     }
 
     fn handle_response(&mut self, tag: Tag, frame: &ResponseFrame) {
@@ -479,10 +471,7 @@ impl Driver {
     /// Asks the server whether a grant is held and not being revoked: a notice may have gone to an earlier connection.
     fn verify(&mut self, grant: GrantId) {
         let sent = self.now();
-        if let Link::Attached(connection) = &mut self.link {
-            // If the connection has ended, all grants are verified over the next one.
-            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent }));
-        }
+        self.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent });
     }
 
     /// The answer to VerifyGrant, which was sent at this moment.
@@ -589,7 +578,7 @@ impl Driver {
 
     /// A connection is there, and the session is attached to it.
     fn attached(&mut self, attached: Attached) {
-        let Attached { session, mut connection, address, late_attachments } = attached;
+        let Attached { session, connection, address, late_attachments } = attached;
         let until = connection.renewed_at().after(safe_duration(session.ttl));
         match self.session.replace(session) {
             None => {
@@ -601,17 +590,17 @@ impl Driver {
         }
         self.reconnect.attached(address, late_attachments, self.clock.now());
         self.approach = Approach::None;
-        if connection.says_where() {
-            // If the connection has ended, the next one is asked.
-            drop(connection.post(Extended::Where, Tag::Where));
-        }
+        let says_where = connection.says_where();
         self.link = Link::Attached(connection);
+        if says_where {
+            self.post(Extended::Where, Tag::Where);
+        }
         self.requests.resend_all();
         let held: Vec<_> = self.grants.held().collect();
         held.into_iter().for_each(|grant| self.verify(grant));
         self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
         if matches!(self.phase, Phase::Closing { .. }) {
-            self.send_close();
+            self.post(Extended::CloseSession, Tag::Close);
         }
     }
 

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
+use super::grants::safe_duration;
 use super::settings::{Settings, Terms};
-use super::validity::safe_duration;
 use crate::connection::{Answers, Connection};
 use crate::race::{Accepted, First, Limit, Stage, first_answer};
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::claim::{AcquireSpec, Claim};
-use super::command::{Command, HeldGrant};
-use super::session_handle::SessionHandle;
+use super::client::SessionHandle;
+use super::requests::{Command, HeldGrant};
 use crate::{Error, Lost};
 use signalbox_model::{GrantId, SessionKey};
 use signalbox_protocol::OpenedSession;

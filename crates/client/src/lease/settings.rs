@@ -28,7 +28,7 @@ pub(super) struct Settings {
 }
 
 /// What a session is opened with. All that it holds has these terms.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) label: Vec<u8>,
     /// The time to live; `None`: the server's default.

@@ -1,21 +1,191 @@
-//! The requests of a session that the server has not answered, and its load, which limits them.
+//! What callers ask of the driver of a session: its commands, the numbered requests that they become until the server has
+//! answered, and the load of the session, which limits them.
 //!
 //! Invariants:
 //! - A request keeps its number until it is answered, so a repetition is the same request to the server.
 //! - Requests are sent in the order of their numbers.
 //! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
-//! - `release_deadlines` has the releases whose caller waits, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 
 use super::claim::AcquireSpec;
 use super::clock::Moment;
-use super::command::AcquireOutcome;
-use super::request::{Operation, ReleaseCaller, Request, Transmission};
-use signalbox_model::{Place, RequestId, RequestIds};
+use super::grants::PermitValidity;
+use super::link::{SessionConnection, Tag};
+use crate::{Disconnect, Error, Lost, success};
+use signalbox_model::{GrantId, Place, RequestId, RequestIds, Status};
+use signalbox_protocol::{
+    AllGranted, Claims, Extended, Granted, OpenedSession, Queueing, ResponseFrame, Wait,
+};
+
+/// What a driver is asked to do.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Replies once the session is open, or every address has failed.
+    AwaitOpen(oneshot::Sender<Result<(), Error>>),
+    Acquire {
+        asked_at: Moment,
+        spec: Arc<AcquireSpec>,
+        reply: oneshot::Sender<AcquireOutcome>,
+    },
+    /// A caller has closed its channel: it no longer waits for its acquire.
+    CancelAcquires,
+    Release {
+        grant: GrantId,
+        /// The work of its single flight is done.
+        is_done: bool,
+        reply: Option<oneshot::Sender<Result<(), Error>>>,
+    },
+    /// For a permit that is handed over: no further acquire uses the session, and those that wait end with
+    /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when no request is left at the server.
+    Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
+    /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
+    /// caller may be gone when that is answered: nothing would ever release what the session holds.
+    StopRenewing,
+    /// Closes the session, which releases all that it holds. The reply is the end of the channel.
+    Close(oneshot::Sender<()>),
+}
+
+/// How an acquire ended.
+pub(super) type AcquireOutcome = Result<HeldGrant, AcquireFailure>;
+
+/// A grant of the server. The receiver of the reply has to make it a permit or release it.
+#[derive(Debug)]
+pub(super) struct HeldGrant {
+    pub(super) granted: AllGranted<Vec<u32>, Vec<Vec<u16>>>,
+    pub(super) validity: Arc<PermitValidity>,
+}
+
+/// Why an acquire has no grant.
+#[derive(Debug)]
+pub(super) enum AcquireFailure {
+    /// The acquire failed.
+    Final(Error),
+    /// The session ended, and the place in the queue with it. The acquire can be repeated in another session.
+    SessionEnded {
+        /// Since when no connection of it was stable; when it ended, if one was. `None`: the session has not known the acquire.
+        down_since: Option<Moment>,
+    },
+}
+
+/// A request that the server has not answered.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) operation: Operation,
+    pub(super) transmission: Transmission,
+    /// The place in the queue that the server has reported; a repetition presents it after a restart of the server.
+    pub(super) place: Option<Place>,
+}
+
+/// How often a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transmission {
+    /// The server cannot know of it.
+    Unsent,
+    Sent,
+    /// It was sent over several connections, so its answer may describe an earlier state.
+    Repeated,
+}
+
+#[derive(Debug)]
+pub(super) enum Operation {
+    Acquire {
+        spec: Arc<AcquireSpec>,
+        asked_at: Moment,
+        /// `None` once the caller is gone or was answered. A grant is then released.
+        reply: Option<oneshot::Sender<AcquireOutcome>>,
+    },
+    Release {
+        grant: GrantId,
+        /// The work of its single flight is done.
+        is_done: bool,
+        /// `None`: no caller waits, or it was answered.
+        caller: Option<ReleaseCaller>,
+    },
+}
+
+/// The caller of a release, which waits for its answer.
+#[derive(Debug)]
+pub(super) struct ReleaseCaller {
+    /// When it stops waiting.
+    pub(super) until: Moment,
+    pub(super) reply: oneshot::Sender<Result<(), Error>>,
+}
+
+impl Operation {
+    /// Whether this is an acquire without a waiting caller. It is repeated only to learn whether it was granted.
+    pub(super) fn is_canceled(&self) -> bool {
+        matches!(self, Self::Acquire { reply: None, .. })
+    }
+
+    /// Sends the request at this moment, with its reported place. Fails if the connection has ended.
+    pub(super) fn post(
+        &self,
+        connection: &mut SessionConnection,
+        ids: RequestIds,
+        place: Option<Place>,
+        now: Moment,
+    ) -> Result<(), Disconnect> {
+        let tag = Tag::Request { id: ids.own, sent: now };
+        match self {
+            Self::Release { grant, is_done, .. } => {
+                connection.post(Extended::ReleaseGrant { ids, grant: *grant, is_done: *is_done }, tag)
+            }
+            Self::Acquire { spec, .. } => {
+                let queueing = if self.is_canceled() {
+                    Queueing { wait: Wait::NotAtAll, queue_max: None }
+                } else {
+                    spec.queueing(now)
+                };
+                match spec.wire_claims().as_slice() {
+                    [claim] => {
+                        let is_shared = spec.is_shared;
+                        let request =
+                            Extended::AcquireGrant { ids, claim: *claim, queueing, place, is_shared };
+                        connection.post(request, tag)
+                    }
+                    several => {
+                        let claims = Claims::new(several).expect("`acquire` has checked the claims");
+                        let place = place.filter(|_| claims.has_room_for_place());
+                        connection.post(Extended::AcquireAll { ids, queueing, claims, place }, tag)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The answer to a release. If it was sent before, `NotAcquired` may mean that the first one succeeded: a restarted
+/// server restores grants, but not the answers to releases.
+pub(super) fn read_released(frame: &ResponseFrame, is_repeated: bool) -> Result<(), Error> {
+    match success(frame.clone()) {
+        Err(error) if error.status() == Some(Status::NotAcquired) => {
+            if is_repeated {
+                Ok(())
+            } else {
+                Err(Lost::Revoked.into())
+            }
+        }
+        result => result.map(drop),
+    }
+}
+
+/// The answer to an acquire.
+pub(super) fn read_granted(
+    frame: &ResponseFrame,
+    spec: &AcquireSpec,
+) -> Result<AllGranted<Vec<u32>, Vec<Vec<u16>>>, Error> {
+    let frame = success(frame.clone())?;
+    if let [_] = spec.claims[..] {
+        let Granted { grant, ttl_left, capacity, slots, .. } = frame.granted()?;
+        return Ok(AllGranted { grant, ttl_left, capacities: vec![capacity], slots: vec![slots] });
+    }
+    Ok(frame.all_granted()?)
+}
 
 /// How far a request's number may be above that of the oldest unanswered one: servers remember only this many answers. Later
 /// requests wait here. [`SessionLoad`] keeps a session below this limit
@@ -27,8 +197,6 @@ pub(super) struct RequestTable {
     requests: BTreeMap<RequestId, Request>,
     /// Requests that have not been sent over the current connection.
     unsent: BTreeSet<RequestId>,
-    /// Until when the callers of releases wait.
-    release_deadlines: BTreeSet<(Moment, RequestId)>,
     /// The last number that was given to a request; numbers start at 1.
     last: u64,
 }
@@ -38,9 +206,6 @@ impl RequestTable {
     pub(super) fn add(&mut self, operation: Operation) {
         self.last += 1;
         let id = RequestId(self.last);
-        if let Operation::Release { caller: Some(caller), .. } = &operation {
-            self.release_deadlines.insert((caller.until, id));
-        }
         self.requests.insert(id, Request { operation, transmission: Transmission::Unsent, place: None });
         self.unsent.insert(id);
     }
@@ -88,11 +253,7 @@ impl RequestTable {
     /// Removes a request that was answered.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
         self.unsent.remove(&id);
-        let request = self.requests.remove(&id)?;
-        if let Operation::Release { caller: Some(caller), .. } = &request.operation {
-            self.release_deadlines.remove(&(caller.until, id));
-        }
-        Some(request)
+        self.requests.remove(&id)
     }
 
     /// The acquires whose callers have closed their channels.
@@ -104,22 +265,19 @@ impl RequestTable {
         self.requests.iter().filter(|(_, request)| is_abandoned(request)).map(|(id, _)| *id).collect()
     }
 
-    /// Cancels an acquire, and returns its reply channel: from now on no caller waits for it. A request that was never sent
-    /// is removed; the [`Cancellation`] says whether the server has to cancel it.
-    pub(super) fn cancel(
-        &mut self,
-        id: RequestId,
-    ) -> (Option<oneshot::Sender<AcquireOutcome>>, Cancellation) {
-        let Some(request) = self.requests.get_mut(&id) else { return (None, Cancellation::Removed) };
+    /// Cancels an acquire: from now on no caller waits for it. Returns its reply channel, and whether the server has to cancel it
+    /// too: what it grants before that is released. A request that was never sent is removed.
+    pub(super) fn cancel(&mut self, id: RequestId) -> (Option<oneshot::Sender<AcquireOutcome>>, bool) {
+        let Some(request) = self.requests.get_mut(&id) else { return (None, false) };
         let reply = match &mut request.operation {
             Operation::Acquire { reply, .. } => reply.take(),
             Operation::Release { .. } => None,
         };
-        if request.transmission == Transmission::Unsent {
+        let was_sent = request.transmission != Transmission::Unsent;
+        if !was_sent {
             self.remove(id);
-            return (reply, Cancellation::Removed);
         }
-        (reply, Cancellation::AtServer)
+        (reply, was_sent)
     }
 
     /// The acquires whose callers wait, in the order of their numbers.
@@ -130,19 +288,21 @@ impl RequestTable {
         })
     }
 
-    /// When the first caller of a release stops waiting; `None`: no caller waits.
+    /// When the first caller of a release stops waiting; `None`: no caller waits. All wait equally long, so it is the first in the
+    /// order of the numbers.
     pub(super) fn release_deadline(&self) -> Option<Moment> {
-        self.release_deadlines.first().map(|(until, _)| *until)
+        self.requests.values().find_map(|request| match &request.operation {
+            Operation::Release { caller: Some(caller), .. } => Some(caller.until),
+            _ => None,
+        })
     }
 
     /// Takes the caller of a release whose deadline has passed. The request stays, and is repeated until it is answered.
     pub(super) fn take_overdue_release(&mut self, now: Moment) -> Option<ReleaseCaller> {
-        self.release_deadline().filter(|until| now >= *until)?;
-        let (_, id) = self.release_deadlines.pop_first()?;
-        match &mut self.requests.get_mut(&id)?.operation {
-            Operation::Release { caller, .. } => caller.take(),
+        self.requests.values_mut().find_map(|request| match &mut request.operation {
+            Operation::Release { caller, .. } => caller.take_if(|caller| now >= caller.until),
             Operation::Acquire { .. } => None,
-        }
+        })
     }
 
     /// Whether a request is an acquire that is not answered yet.
@@ -168,18 +328,8 @@ impl RequestTable {
     /// Takes out all operations, when the session has ended.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
         self.unsent.clear();
-        self.release_deadlines.clear();
         std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
     }
-}
-
-/// Where a canceled acquire is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cancellation {
-    /// Nowhere: it was never sent.
-    Removed,
-    /// Perhaps at the server, which has to cancel it. If the server grants it before that, the grant is released.
-    AtServer,
 }
 
 /// The number of requests and permits of a session from which on a client opens another session. A server remembers 1,024
