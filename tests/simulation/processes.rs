@@ -16,9 +16,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use signalbox_model::sysv::{Caller, Errno, IPC_CREAT, OpenedProcess, Operation, SEM_UNDO, SetId};
 use signalbox_model::{Milliseconds, Namespace, RequestId, RequestIds, Status};
-use signalbox_protocol::{
-    Groups, Opaque, Operations, ResponseCodec, ResponseFrame, SysvRequest, WAIT_FOREVER_MS,
-};
+use signalbox_protocol::{Opaque, Operations, ResponseCodec, ResponseFrame, SysvRequest, WAIT_FOREVER_MS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use turmoil::net::TcpStream;
@@ -83,7 +81,7 @@ impl Process {
         let received = BytesMut::new();
         let mut process =
             Self { stream, received, scene: Arc::clone(scene), machine, pid, requests: 0, opened: None };
-        let (ttl, groups) = (Some(TTL), Groups::default());
+        let (ttl, groups) = (Some(TTL), Vec::new());
         let open = SysvRequest::OpenProcess { ttl, pid, caller: CALLER, groups, label: b"simulated" };
         let answer = process.ask(open).await?;
         process.opened = Some(answer.opened_process().map_err(io::Error::other)?);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use signalbox::config::Config;
 use signalbox_model::sysv::{Caller as User, IPC_CREAT, Operation, SEM_UNDO, SetCommand, SetId};
 use signalbox_model::{Milliseconds, Namespace, Operation as Change, RequestId, RequestIds, Status};
-use signalbox_protocol::{Extended, Groups, Opaque, Operations, ResponseFrame, SysvRequest, WAIT_FOREVER_MS};
+use signalbox_protocol::{Extended, Opaque, Operations, ResponseFrame, SysvRequest, WAIT_FOREVER_MS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::caller::Caller;
@@ -294,7 +294,7 @@ const USER: User = User { uid: 1, gid: 1 };
 
 impl Process {
     fn open(mut wire: Wire, ttl_ms: u32) -> Self {
-        let (ttl, groups) = (Some(Milliseconds(ttl_ms)), Groups::default());
+        let (ttl, groups) = (Some(Milliseconds(ttl_ms)), Vec::new());
         let open = SysvRequest::OpenProcess { ttl, pid: 77, caller: USER, groups, label: b"php" };
         Self::ask(&mut wire, &open).opened_process().unwrap();
         Self { wire, request: 0 }

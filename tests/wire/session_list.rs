@@ -10,9 +10,7 @@ use signalbox_model::{
     AddressRange, Claim, Milliseconds, Namespace, Notice, Operation, Revocation, SessionEntry, SessionId,
     SessionKind, Status, TtlLeft, sysv,
 };
-use signalbox_protocol::{
-    Extended, Groups, HELD_SESSIONS_MAX, Opaque, OpenedSession, SysvRequest, WaitingRequest,
-};
+use signalbox_protocol::{Extended, HELD_SESSIONS_MAX, Opaque, OpenedSession, SysvRequest, WaitingRequest};
 use signalbox_storage::Memory;
 
 use crate::proxies::{from_proxy, header_of, trusting};
@@ -89,8 +87,7 @@ fn the_list_has_leased_sessions_connections_and_processes() {
 
     let ttl = Some(Milliseconds(LONG_MS));
     let user = sysv::Caller { uid: 1, gid: 1 };
-    let mut groups = Vec::new();
-    let groups = Groups::encode(&[], &mut groups);
+    let groups = Vec::new();
     let open = SysvRequest::OpenProcess { ttl, pid: 77, caller: user, groups, label: b"php" };
     let mut bytes = Vec::new();
     open.compose(Opaque(*b"proc"), &mut bytes);

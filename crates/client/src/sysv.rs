@@ -26,7 +26,7 @@ use super::{Direct, Error, ErrorKind, Series};
 use signalbox_model::Milliseconds;
 use signalbox_model::sysv::{IPC_CREAT, IPC_EXCL, IPC_PRIVATE, SetCommand};
 use signalbox_protocol::{
-    BodyError, Extended, Groups, LABEL_BYTES_MAX, Opaque, Operations, ResponseFrame, SysvRequest,
+    BodyError, Extended, GROUPS_MAX, LABEL_BYTES_MAX, Opaque, Operations, ResponseFrame, SysvRequest,
     WAIT_FOREVER_MS, WaitingRequest,
 };
 
@@ -140,8 +140,7 @@ impl Direct {
     /// ```
     pub async fn open_process(&self, identity: &Identity<'_>) -> Result<Process, Error> {
         let Identity { pid, caller, groups, label } = *identity;
-        let mut bytes = Vec::new();
-        let groups = Groups::encode(groups, &mut bytes);
+        let groups = groups[..groups.len().min(GROUPS_MAX)].to_vec();
         let label = &label[..label.len().min(LABEL_BYTES_MAX)];
         let request = SysvRequest::OpenProcess { ttl: None, pid, caller, groups, label };
         self.connection().ask_for_success(request).await?.opened_process()?;

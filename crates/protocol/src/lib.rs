@@ -9,8 +9,8 @@
 
 mod codec;
 mod extended;
-mod fields;
 mod header;
+mod layout;
 mod proxy_header;
 pub mod relay;
 mod request;
@@ -32,6 +32,6 @@ pub use proxy_header::{PROXY_HEADER_BYTES_MAX, PROXY_HEADER_LOCAL, ProxyHeader, 
 pub use request::{Frame, FrameClass, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use sysv::{
-    GROUPS_MAX, Groups, Operations, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
-    compose_listed_set, compose_listed_user, compose_opened_process,
+    GROUPS_MAX, Operations, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call, compose_listed_set,
+    compose_listed_user, compose_opened_process,
 };

@@ -1,10 +1,8 @@
 //! Requests of yrmcds' protocols and their encoding (`counter.md`, "Request header").
 
-use bytes::BufMut;
-
 use super::extended::{Extended, ExtendedOpcode};
-use super::fields::Fields;
 use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
+use super::layout::{Fields, Part, requests};
 use super::sysv::{SysvOpcode, SysvRequest};
 use signalbox_model::Status;
 
@@ -95,92 +93,51 @@ pub enum FrameClass {
     Unknown(Status),
 }
 
-/// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX) bytes, any bytes; amounts are numbers of
-/// resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
-    /// Does nothing.
-    Noop,
-    /// `counter.md` and `semaphore.md`, "Get".
-    Get {
-        /// The name to read.
-        name: &'a [u8],
-    },
-    /// `counter.md` and `semaphore.md`, "Acquire".
-    Acquire {
-        /// The counter or semaphore, which is created if it does not exist.
-        name: &'a [u8],
-        /// The number of resources to acquire; at least 1, at most `maximum`.
-        resources: u32,
-        /// The maximum of a counter for this request, or the capacity of a semaphore that this request creates.
-        maximum: u32,
-    },
-    /// `counter.md` and `semaphore.md`, "Release".
-    Release {
-        /// The counter or semaphore.
-        name: &'a [u8],
-        /// The number of resources to release; may be 0.
-        resources: u32,
-    },
-    /// `counter.md`, "Stats".
-    Stats,
-    /// `counter.md`, "Dump".
-    Dump,
+requests! {
+    /// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX) bytes, any bytes; amounts are
+    /// numbers of resources.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Request<'a>: Opcode {
+        /// Does nothing.
+        Noop,
+        /// `counter.md` and `semaphore.md`, "Get".
+        Get {
+            /// The name to read.
+            name: &'a [u8],
+        },
+        /// `counter.md` and `semaphore.md`, "Acquire".
+        Acquire {
+            /// The number of resources to acquire; at least 1, at most `maximum`.
+            resources: u32,
+            /// The maximum of a counter for this request, or the capacity of a semaphore that this request creates.
+            maximum: u32,
+            /// The counter or semaphore, which is created if it does not exist.
+            name: &'a [u8],
+        },
+        /// `counter.md` and `semaphore.md`, "Release".
+        Release {
+            /// The number of resources to release; may be 0.
+            resources: u32,
+            /// The counter or semaphore.
+            name: &'a [u8],
+        },
+        /// `counter.md`, "Stats".
+        Stats,
+        /// `counter.md`, "Dump".
+        Dump,
+    }
 }
 
 impl<'a> Request<'a> {
     /// Decodes a body; `None` if it breaks a rule of the operation.
     #[inline]
     fn parse(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        Some(match opcode {
-            Opcode::Noop => Self::Noop,
-            Opcode::Stats => Self::Stats,
-            Opcode::Dump => Self::Dump,
-            Opcode::Get => Self::Get { name: fields.name()? },
-            Opcode::Acquire => {
-                let (resources, maximum) = (fields.u32()?, fields.u32()?);
-                if resources == 0 || maximum < resources {
-                    return None;
-                }
-                Self::Acquire { name: fields.name()?, resources, maximum }
-            }
-            Opcode::Release => {
-                let resources = fields.u32()?;
-                Self::Release { name: fields.name()?, resources }
+        Self::read(opcode, &mut Fields::new(body)).filter(|request| match *request {
+            Self::Noop | Self::Stats | Self::Dump => true,
+            Self::Get { name } | Self::Release { name, .. } => !name.is_empty(),
+            Self::Acquire { resources, maximum, name } => {
+                (1..=maximum).contains(&resources) && !name.is_empty()
             }
         })
-    }
-
-    /// The operation of the request.
-    pub fn opcode(&self) -> Opcode {
-        match self {
-            Self::Noop => Opcode::Noop,
-            Self::Get { .. } => Opcode::Get,
-            Self::Acquire { .. } => Opcode::Acquire,
-            Self::Release { .. } => Opcode::Release,
-            Self::Stats => Opcode::Stats,
-            Self::Dump => Opcode::Dump,
-        }
-    }
-
-    /// Appends the encoded frame to `out`.
-    ///
-    /// # Panics
-    /// If the name is longer than [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX).
-    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        let (amounts, name): (&[u32], Option<&[u8]>) = match self {
-            Self::Noop | Self::Stats | Self::Dump => (&[], None),
-            Self::Get { name } => (&[], Some(name)),
-            Self::Acquire { name, resources, maximum } => (&[*resources, *maximum], Some(name)),
-            Self::Release { name, resources } => (&[*resources], Some(name)),
-        };
-        Header::request(self.opcode().code(), opaque).compose_before(out, |out| {
-            amounts.iter().for_each(|amount| out.put_u32(*amount));
-            if let Some(name) = name {
-                out.put_u16(u16::try_from(name.len()).expect("a name has at most 65535 bytes"));
-                out.put_slice(name);
-            }
-        });
     }
 }

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use super::header::{Header, Opaque, RESPONSE_MAGIC};
+use super::layout::{Fields, Part, length_of};
 use signalbox_model::Status;
 
 /// One response of the server (`counter.md` and `semaphore.md`, the section of each operation).
@@ -59,15 +60,14 @@ impl Response<'_> {
                 out.put_slice(&header(Status::NoError, 10 + entry.name.len()));
                 out.put_u32(entry.consumption);
                 out.put_u32(entry.peak);
-                out.put_u16(u16::try_from(entry.name.len()).expect("a name has at most 65535 bytes"));
-                out.put_slice(entry.name);
+                entry.name.compose(out);
             }
             Self::Statistics(items) => {
                 let body_bytes = items.iter().map(|(name, value)| 4 + name.len() + value.len()).sum();
                 out.put_slice(&header(Status::NoError, body_bytes));
                 for (name, value) in *items {
                     for text in [*name, value.as_str()] {
-                        out.put_u16(u16::try_from(text.len()).expect("statistics are short texts"));
+                        out.put_u16(length_of(text.as_bytes()));
                     }
                     out.put_slice(name.as_bytes());
                     out.put_slice(value.as_bytes());
@@ -113,46 +113,40 @@ pub struct Statistic {
 pub struct BodyError;
 
 impl ResponseFrame {
+    /// A body that is one part.
+    pub(super) fn part<'a, T: Part<'a>>(&'a self) -> Result<T, BodyError> {
+        T::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// An entry of a list; `None` at its end, which is a response without a body.
+    pub(super) fn entry<T>(&self, read: impl FnOnce(&Bytes) -> Option<T>) -> Result<Option<T>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        read(&self.body).map(Some).ok_or(BodyError)
+    }
+
     /// Decodes the number of resources of a successful Get or Acquire (`counter.md` and `semaphore.md`, "Get" and
     /// "Acquire").
     pub fn resources(&self) -> Result<u32, BodyError> {
-        let value = self.body.first_chunk().ok_or(BodyError)?;
-        Ok(u32::from_be_bytes(*value))
+        self.part()
     }
 
     /// Decodes one response of a Dump (`counter.md`, "Dump"); `None` at its end.
     pub fn dump_entry(&self) -> Result<Option<DumpEntry<Bytes>>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        let fixed: &[u8; 10] = self.body.first_chunk().ok_or(BodyError)?;
-        let [c0, c1, c2, c3, p0, p1, p2, p3, n0, n1] = *fixed;
-        let end = fixed.len() + usize::from(u16::from_be_bytes([n0, n1]));
-        if end > self.body.len() {
-            return Err(BodyError);
-        }
-        Ok(Some(DumpEntry {
-            consumption: u32::from_be_bytes([c0, c1, c2, c3]),
-            peak: u32::from_be_bytes([p0, p1, p2, p3]),
-            name: self.body.slice(fixed.len()..end),
-        }))
+        self.entry(|body| {
+            let mut fields = Fields::new(body);
+            let (consumption, peak) = (fields.u32()?, fields.u32()?);
+            Some(DumpEntry { consumption, peak, name: body.slice_ref(fields.text()?) })
+        })
     }
 
     /// Decodes the response to Stats (`counter.md`, "Stats"), in the server's order.
     pub fn statistics(&self) -> Result<Vec<Statistic>, BodyError> {
-        let mut rest = &self.body[..];
+        let mut fields = Fields::new(&self.body);
         let mut items = Vec::new();
-        while !rest.is_empty() {
-            let ([n0, n1, v0, v1], texts) = rest.split_first_chunk().ok_or(BodyError)?;
-            let name_bytes = usize::from(u16::from_be_bytes([*n0, *n1]));
-            let value_bytes = usize::from(u16::from_be_bytes([*v0, *v1]));
-            let (name, texts) = texts.split_at_checked(name_bytes).ok_or(BodyError)?;
-            let (value, texts) = texts.split_at_checked(value_bytes).ok_or(BodyError)?;
-            items.push(Statistic {
-                name: String::from_utf8_lossy(name).into_owned(),
-                value: String::from_utf8_lossy(value).into_owned(),
-            });
-            rest = texts;
+        while !fields.is_empty() {
+            items.push(read_statistic(&mut fields).ok_or(BodyError)?);
         }
         Ok(items)
     }
@@ -163,4 +157,11 @@ impl ResponseFrame {
         let header = Header { magic: RESPONSE_MAGIC, opcode, status, body_bytes: 0, opaque };
         header.compose_before(out, |out| out.put_slice(&self.body));
     }
+}
+
+/// Decodes an item of the statistics: both lengths, and then both texts.
+fn read_statistic(fields: &mut Fields<'_>) -> Option<Statistic> {
+    let (name_bytes, value_bytes) = (fields.length()?, fields.length()?);
+    let mut text = |bytes| Some(String::from_utf8_lossy(fields.bytes(bytes)?).into_owned());
+    Some(Statistic { name: text(name_bytes)?, value: text(value_bytes)? })
 }

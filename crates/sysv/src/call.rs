@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use signalbox_model::sysv::{Caller, Errno, OpenedProcess, SetCommand, SetId};
 use signalbox_model::{Milliseconds, Status};
 use signalbox_protocol::{
-    Credentials, EXTENDED_VERSION, Extended, Features, Groups, LABEL_BYTES_MAX, Opaque, ResponseFrame,
+    Credentials, EXTENDED_VERSION, Extended, Features, GROUPS_MAX, LABEL_BYTES_MAX, Opaque, ResponseFrame,
     SysvRequest,
 };
 
@@ -270,14 +270,13 @@ impl<'a> Attempts<'a> {
 
     fn open_process(&mut self) -> Result<(Connection, OpenedProcess), Obstacle> {
         let label = self.label();
-        let (groups, mut rows) = (groups(), Vec::new());
         // SAFETY: these calls have no arguments and cannot fail.
         let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
         let request = SysvRequest::OpenProcess {
             ttl: self.settings.ttl,
             pid: std::process::id(),
             caller,
-            groups: Groups::encode(&groups, &mut rows),
+            groups: groups(),
             label: label.as_bytes(),
         };
         let (connection, response) = self.reach(&request)?;
@@ -468,7 +467,7 @@ fn groups() -> Vec<u32> {
     let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
     // SAFETY: there is room for `count` groups.
     let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
-    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups.truncate(usize::try_from(count).unwrap_or(0).min(GROUPS_MAX));
     groups
 }
 

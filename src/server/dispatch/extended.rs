@@ -174,8 +174,8 @@ impl Executor<'_> {
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
             }
-            Extended::AcquireAll { ids, queueing, claims, place: presented } => {
-                let wants: Vec<_> = claims.iter().map(|claim| self.want(claim)).collect::<Result<_, _>>()?;
+            Extended::AcquireAll { ids, queueing, ref claims, place: presented } => {
+                let wants: Vec<_> = claims.iter().map(|claim| self.want(*claim)).collect::<Result<_, _>>()?;
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome

@@ -27,7 +27,9 @@ pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option
     let lacks = |needed: &Needed<'_>| !standing.may(needed.0, needed.1);
     match *request {
         Extended::AcquireGrant { claim, .. } => missing_for(standing, &claim),
-        Extended::AcquireAll { claims, .. } => claims.iter().find_map(|claim| missing_for(standing, &claim)),
+        Extended::AcquireAll { ref claims, .. } => {
+            claims.iter().find_map(|claim| missing_for(standing, claim))
+        }
         Extended::Change { ref operation, .. } => {
             let missing = operations::missing(standing.permissions(), operation);
             missing.map(|target| (Right::Administer, target))
@@ -51,7 +53,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::KeepAlive
         | Extended::Where => Some((Right::Acquire, Target::Anywhere)),
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
-        Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
+        Extended::AcquireAll { ref claims, .. } => claims.first().map(of_claim),
         // The answer has no name. The core looks at those of the grant.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
         Extended::MayAdminister { namespace, name } => {

@@ -69,7 +69,6 @@ impl Executor<'_> {
             SysvRequest::OpenProcess { ttl, pid, caller, groups, label } => {
                 let ttl = Milliseconds(self.ttl_ms(ttl));
                 let key = SessionKey(random_key()?);
-                let groups: Vec<u32> = groups.iter().collect();
                 let mailbox = (connection, &self.extended.mailbox);
                 let process = (pid, caller, &groups[..]);
                 let opened = core.open_process(mailbox, key, ttl, process, label, now)?;

@@ -1,14 +1,13 @@
 //! The claims of AcquireGrant and AcquireAll: names with numbers of resources.
 
-use std::fmt;
-use std::iter;
+use std::ops::Deref;
 
 use bytes::BufMut;
 use thiserror::Error;
 
-use super::{ACQUIRE_ALL_NAMES_MAX, length_of};
-use crate::fields::Fields;
+use super::ACQUIRE_ALL_NAMES_MAX;
 use crate::header::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
+use crate::layout::{Fields, length_of};
 use signalbox_model::{AS_DECLARED, Claim, Namespace};
 
 /// Checks the rules of a claim's fields.
@@ -96,44 +95,41 @@ pub(super) const FLAG_PLACE: u8 = 2;
 pub(super) const FLAG_SHARED: u8 = 4;
 
 /// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
-/// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.
-#[derive(Clone, Copy)]
-pub struct Claims<'a>(Source<'a>);
-
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    Listed(&'a [Claim<'a>]),
-    Received { rows: &'a [[u8; ROW_BYTES]], texts: Texts<'a> },
-}
-
-/// What follows the rows: the names, and the slots of those rows that have one.
-#[derive(Clone, Copy)]
-struct Texts<'a> {
-    names: Fields<'a>,
-    slots: Fields<'a>,
-}
+/// "AcquireAll"), in the order of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims<'a>(Vec<Claim<'a>>);
 
 impl<'a> Claims<'a> {
     /// Checks a list of claims, to send it.
     ///
     /// # Errors
     /// The first rule that the list breaks.
-    pub fn new(list: &'a [Claim<'a>]) -> Result<Self, ClaimsError> {
-        let names = Self(Source::Listed(list));
-        names.check_count()?;
+    pub fn new(list: &[Claim<'a>]) -> Result<Self, ClaimsError> {
+        let names = list.len();
+        if !(1..=ACQUIRE_ALL_NAMES_MAX).contains(&names) {
+            return Err(ClaimsError::Count { names });
+        }
         list.iter().try_for_each(check)?;
-        let bytes = names.body_bytes();
+        let claims = Self(list.to_vec());
+        let bytes = claims.body_bytes();
         if bytes > REQUEST_BODY_BYTES_MAX {
             return Err(ClaimsError::BodyTooLong { bytes });
         }
-        names.check_repetition()?;
-        Ok(names)
+        // Sorted, because comparing each with each would be slow for long names with common prefixes.
+        let mut sorted: Vec<_> = list.iter().map(|claim| (claim.name, claim.namespace)).collect();
+        sorted.sort_unstable();
+        // A name that is resolved may turn out to be of either kind.
+        let is_same = |(name, kind): (&[u8], Option<Namespace>), (other, other_kind)| {
+            name == other && (kind == other_kind || kind.is_none())
+        };
+        let repeated = sorted.windows(2).any(|pair| is_same(pair[0], pair[1]));
+        if repeated { Err(ClaimsError::Repeated) } else { Ok(claims) }
     }
 
     /// The bytes of an AcquireAll's body without a place.
     fn body_bytes(&self) -> usize {
         let row_bytes =
-            |claim: Claim<'_>| ROW_BYTES + claim.name.len() + 2 * usize::from(claim.slot.is_some());
+            |claim: &Claim<'_>| ROW_BYTES + claim.name.len() + 2 * usize::from(claim.slot.is_some());
         FIXED_BYTES + self.iter().map(row_bytes).sum::<usize>()
     }
 
@@ -143,82 +139,45 @@ impl<'a> Claims<'a> {
     }
 
     /// Decodes the claims of a body: the count, a reserved byte and the flags of the request, the rows, the names and the
-    /// slots. All rules are checked here, so that iterating cannot fail; `None` if one is broken. Returns also the flags.
+    /// slots; `None` if a rule is broken. Returns also the flags.
     pub(super) fn read(fields: &mut Fields<'a>) -> Option<(Self, u8)> {
-        let count = fields.length()?;
+        let count = fields.length().filter(|count| *count <= ACQUIRE_ALL_NAMES_MAX)?;
         let [_, flags] = fields.array()?;
-        let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks::<ROW_BYTES>();
-        let names = *fields;
-        for [.., high, low] in rows {
-            fields.bytes(u16::from_be_bytes([*high, *low]).into())?;
+        let mut rows = Fields::new(fields.bytes(count * ROW_BYTES)?);
+        let mut claims = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (resources, maximum) = (rows.u32()?, rows.u32()?);
+            let namespace = read_namespace(rows.u8()?)?;
+            let slot = (rows.u8()? & FLAG_SLOT != 0).then_some(0);
+            let name = fields.bytes(rows.length()?)?;
+            claims.push(Claim { namespace, name, resources, maximum, slot });
         }
-        let mut texts = Texts { names, slots: *fields };
-        let claims = Self(Source::Received { rows, texts });
-        claims.check_count().ok()?;
-        for row in rows {
-            check(&read_row(row, &mut texts)?).ok()?;
+        for slot in claims.iter_mut().filter_map(|claim| claim.slot.as_mut()) {
+            *slot = fields.u16()?;
         }
-        claims.check_repetition().ok()?;
-        *fields = texts.slots;
-        Some((claims, flags))
+        Some((Self::new(&claims).ok()?, flags))
     }
 
     pub(super) fn compose(&self, flags: u8, out: &mut Vec<u8>) {
-        out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
+        out.put_u16(length_of(self));
         out.put_slice(&[0, flags]);
         for claim in self.iter() {
             out.put_u32(claim.resources);
             out.put_u32(claim.maximum);
             out.put_u8(namespace_code(claim.namespace));
-            out.put_u8(flags_of(&claim));
+            out.put_u8(flags_of(claim));
             out.put_u16(length_of(claim.name));
         }
-        for claim in self.iter() {
-            out.put_slice(claim.name);
-        }
+        self.iter().for_each(|claim| out.put_slice(claim.name));
         self.iter().filter_map(|claim| claim.slot).for_each(|slot| out.put_u16(slot));
     }
+}
 
-    /// The number of claims.
-    #[expect(clippy::len_without_is_empty, reason = "there is always a claim")]
-    pub fn len(&self) -> usize {
-        match self.0 {
-            Source::Listed(list) => list.len(),
-            Source::Received { rows, .. } => rows.len(),
-        }
-    }
+impl<'a> Deref for Claims<'a> {
+    type Target = [Claim<'a>];
 
-    /// The claims, in the order of the request.
-    pub fn iter(&self) -> impl Iterator<Item = Claim<'a>> + Clone + use<'a> {
-        let mut rest = self.0;
-        iter::from_fn(move || match &mut rest {
-            Source::Listed(list) => list.split_off_first().copied(),
-            Source::Received { rows, texts } => read_row(rows.split_off_first()?, texts),
-        })
-    }
-
-    fn check_count(&self) -> Result<(), ClaimsError> {
-        match self.len() {
-            1..=ACQUIRE_ALL_NAMES_MAX => Ok(()),
-            names => Err(ClaimsError::Count { names }),
-        }
-    }
-
-    /// Sorts the names on the stack: comparing each with each would be slow for long names with common prefixes.
-    fn check_repetition(&self) -> Result<(), ClaimsError> {
-        let mut sorted: [(&[u8], Option<Namespace>); ACQUIRE_ALL_NAMES_MAX] =
-            [(&[], None); ACQUIRE_ALL_NAMES_MAX];
-        for (entry, claim) in sorted.iter_mut().zip(self.iter()) {
-            *entry = (claim.name, claim.namespace);
-        }
-        let sorted = &mut sorted[..self.len()];
-        sorted.sort_unstable();
-        // A name that is resolved may turn out to be of either kind.
-        let is_same = |(name, kind): (&[u8], Option<Namespace>), (other, other_kind)| {
-            name == other && (kind == other_kind || kind.is_none())
-        };
-        let repeated = sorted.windows(2).any(|pair| is_same(pair[0], pair[1]));
-        if repeated { Err(ClaimsError::Repeated) } else { Ok(()) }
+    fn deref(&self) -> &[Claim<'a>] {
+        &self.0
     }
 }
 
@@ -238,29 +197,4 @@ pub(super) fn read_namespace(code: u8) -> Option<Option<Namespace>> {
 /// The flags of a claim on the wire.
 pub(super) fn flags_of(claim: &Claim<'_>) -> u8 {
     if claim.slot.is_some() { FLAG_SLOT } else { 0 }
-}
-
-/// Decodes a row, and its name and slot from the front of those.
-fn read_row<'a>(row: &[u8; ROW_BYTES], texts: &mut Texts<'a>) -> Option<Claim<'a>> {
-    let mut row = Fields::new(row);
-    let (resources, maximum) = (row.u32()?, row.u32()?);
-    let namespace = read_namespace(row.u8()?)?;
-    let has_slot = row.u8()? & FLAG_SLOT != 0;
-    let name = texts.names.bytes(row.length()?)?;
-    let slot = if has_slot { Some(texts.slots.u16()?) } else { None };
-    Some(Claim { namespace, name, resources, maximum, slot })
-}
-
-impl PartialEq for Claims<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.iter().eq(other.iter())
-    }
-}
-
-impl Eq for Claims<'_> {}
-
-impl fmt::Debug for Claims<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
 }

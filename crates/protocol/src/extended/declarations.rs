@@ -3,9 +3,9 @@
 use bytes::BufMut;
 use thiserror::Error;
 
-use super::{DECLARATIONS_MAX, LABEL_BYTES_MAX, NUMBERED_CAPACITY_MAX, checked_label, length_of};
-use crate::fields::Fields;
+use super::{DECLARATIONS_MAX, LABEL_BYTES_MAX, NUMBERED_CAPACITY_MAX, checked_label};
 use crate::header::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
+use crate::layout::{Fields, length_of};
 use signalbox_model::Declaration;
 
 /// Why semaphores cannot be declared: the declarations break a rule of the protocol (`docs/protocol.md`, "Declare").
@@ -114,7 +114,7 @@ pub(super) fn read_declarations<'a>(fields: &mut Fields<'a>) -> Option<Vec<Decla
 }
 
 pub(super) fn put_declarations(declarations: &[Declaration<'_>], out: &mut Vec<u8>) {
-    out.put_u16(u16::try_from(declarations.len()).expect("the count was checked"));
+    out.put_u16(length_of(declarations));
     out.put_u16(0);
     for declaration in declarations {
         out.put_u32(declaration.capacity);

@@ -4,9 +4,7 @@ use std::fmt;
 
 use bytes::BufMut;
 
-use super::NO_NUMBER;
-use super::layout::{Part, parts_in_order};
-use crate::fields::Fields;
+use crate::layout::{Fields, NO_NUMBER, Part, parts_in_order};
 use signalbox_model::Milliseconds;
 
 /// A token in Hello (`docs/protocol.md`, "Hello"); empty: none. `Debug` does not show it.
@@ -76,7 +74,7 @@ pub enum Wait {
     ServerDefault,
 }
 
-impl Part for Wait {
+impl Part<'_> for Wait {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         Some(match fields.u32()? {
             0 => Self::NotAtAll,
@@ -103,7 +101,7 @@ pub struct Queueing {
     pub queue_max: Option<u32>,
 }
 
-impl Part for Queueing {
+impl Part<'_> for Queueing {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (wait, queue_max) = (Part::read(fields)?, fields.u32()?);
         Some(Self { wait, queue_max: (queue_max != NO_NUMBER).then_some(queue_max) })

@@ -5,25 +5,21 @@
 
 mod claims;
 mod declarations;
+mod entries;
 mod features;
-mod layout;
 mod notice;
 mod opcode;
 mod request;
 mod response;
-mod whereabouts;
 
 pub use claims::{Claims, ClaimsError};
 pub use declarations::{DeclarationError, check_declarations};
 pub use features::{Credentials, Features, Queueing, Wait};
-pub(crate) use layout::Part;
-pub use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, LABEL_BYTES_MAX};
-
-pub use notice::{End, ReceivedNotice};
+pub use notice::{End, Moved, ReceivedNotice, Whereabouts};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, WaitingRequest};
 pub use response::{AllGranted, ExtendedResponse, Granted, HelloAnswer, OpenedSession, Shares};
-pub use whereabouts::{Moved, Whereabouts};
+pub use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, LABEL_BYTES_MAX};
 
 /// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").
 pub const EXTENDED_VERSION: u32 = 1;
@@ -38,18 +34,7 @@ pub const HELD_SESSIONS_MAX: usize = 1024;
 /// (`docs/protocol.md`, "Declare").
 pub const NUMBERED_CAPACITY_MAX: u32 = 1 << 16;
 
-/// Stands for "no limit" or "the server's default" in place of a `u32`.
-const NO_NUMBER: u32 = u32::MAX;
-
 /// The label; `None` if it is too long.
 fn checked_label(label: &[u8]) -> Option<&[u8]> {
     (label.len() <= LABEL_BYTES_MAX).then_some(label)
-}
-
-/// The length of a name or another text on the wire.
-///
-/// # Panics
-/// If it is longer than 65535 bytes.
-fn length_of(text: &[u8]) -> u16 {
-    u16::try_from(text.len()).expect("a name or label has at most 65535 bytes")
 }

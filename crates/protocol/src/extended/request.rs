@@ -7,10 +7,9 @@ use super::claims::{
 };
 use super::declarations::{put_declarations, read_declarations};
 use super::features::{Credentials, Features, Queueing, Wait};
-use super::layout::Part;
-use super::{ExtendedOpcode, HELD_SESSIONS_MAX, checked_label, length_of};
-use crate::fields::Fields;
+use super::{ExtendedOpcode, HELD_SESSIONS_MAX, checked_label};
 use crate::header::{Header, Opaque};
+use crate::layout::{Fields, Part, length_of};
 use signalbox_model::{
     Cancellation, Claim, GrantId, Idle, Milliseconds, Namespace, Operation, Place, RequestId, RequestIds,
     Revocation, Scope, ServiceChange, SessionId, SessionKey, Status,
@@ -202,14 +201,13 @@ impl<'a> Extended<'a> {
                 Self::Hello { version, label, credentials, features: Features(features) }
             }
             ExtendedOpcode::OpenSession => {
-                let ttl = fields.u32()?;
-                let ttl = (ttl != 0).then_some(Milliseconds(ttl));
+                let ttl = Part::read(fields)?;
                 let label = checked_label(fields.text()?)?;
-                let key = if fields.is_empty() { None } else { Some(SessionKey(fields.array()?)) };
+                let key = if fields.is_empty() { None } else { Some(Part::read(fields)?) };
                 Self::OpenSession { ttl, label, key }
             }
             ExtendedOpcode::AttachSession => {
-                let (session, key) = (fields.u64()?, SessionKey(fields.array()?));
+                let (session, key) = (Part::read(fields)?, Part::read(fields)?);
                 let repetitions = if fields.is_empty() { 0 } else { fields.u32()? };
                 Self::AttachSession { session, key, repetitions }
             }
@@ -234,12 +232,9 @@ impl<'a> Extended<'a> {
                 Self::AcquireGrant { ids, claim, queueing, place, is_shared }
             }
             ExtendedOpcode::ReleaseGrant => {
-                let (ids, grant) = (Part::read(fields)?, GrantId(fields.u64()?));
-                Self::ReleaseGrant {
-                    ids,
-                    grant,
-                    is_done: fields.u8().is_some_and(|flags| flags & FLAG_DONE != 0),
-                }
+                let (ids, grant) = (Part::read(fields)?, Part::read(fields)?);
+                let is_done = fields.u8().is_some_and(|flags| flags & FLAG_DONE != 0);
+                Self::ReleaseGrant { ids, grant, is_done }
             }
             ExtendedOpcode::Cancel => Self::Cancel(match (fields.u64()?, fields.array()?) {
                 (0, opaque) => WaitingRequest::Opaque(Opaque(opaque)),
@@ -250,7 +245,7 @@ impl<'a> Extended<'a> {
                 let (claims, flags) = Claims::read(fields)?;
                 Self::AcquireAll { ids, queueing, claims, place: read_place(flags, fields)? }
             }
-            ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: GrantId(fields.u64()?) },
+            ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: Part::read(fields)? },
             ExtendedOpcode::MayAdminister => {
                 let (namespace, name) = read_name(fields)?;
                 Self::MayAdminister { namespace, name }
@@ -270,7 +265,7 @@ impl<'a> Extended<'a> {
                     if is_prefix { Scope::Prefix(fields.text()?) } else { Scope::Name(fields.name()?) };
                 Self::Watch { namespace, scope }
             }
-            ExtendedOpcode::Unwatch => Self::Unwatch { watch: Opaque(fields.array()?) },
+            ExtendedOpcode::Unwatch => Self::Unwatch { watch: Part::read(fields)? },
             ExtendedOpcode::Inspect => {
                 let namespace = read_namespace(fields.u8()?)?;
                 fields.u8()?;
@@ -362,15 +357,15 @@ impl<'a> Extended<'a> {
                 }
             }
             Self::OpenSession { ttl, label, key } => {
-                out.put_u32(ttl.map_or(0, |ttl| ttl.0));
-                put_text(label, out);
-                if let Some(SessionKey(key)) = key {
-                    out.put_slice(key);
+                ttl.compose(out);
+                label.compose(out);
+                if let Some(key) = key {
+                    key.compose(out);
                 }
             }
             Self::AttachSession { session, key, repetitions } => {
-                out.put_u64(*session);
-                out.put_slice(&key.0);
+                session.compose(out);
+                key.compose(out);
                 if *repetitions > 0 {
                     out.put_u32(*repetitions);
                 }
@@ -393,7 +388,7 @@ impl<'a> Extended<'a> {
             }
             Self::ReleaseGrant { ids, grant, is_done } => {
                 ids.compose(out);
-                out.put_u64(grant.0);
+                grant.compose(out);
                 if *is_done {
                     out.put_u8(FLAG_DONE);
                 }
@@ -414,7 +409,7 @@ impl<'a> Extended<'a> {
                     place.compose(out);
                 }
             }
-            Self::VerifyGrant { grant } => out.put_u64(grant.0),
+            Self::VerifyGrant { grant } => grant.compose(out),
             Self::MayAdminister { namespace, name }
             | Self::Holders { namespace, name }
             | Self::Waiters { namespace, name } => {
@@ -428,15 +423,15 @@ impl<'a> Extended<'a> {
                 };
                 put_name(*namespace, flags, name, out);
             }
-            Self::Unwatch { watch } => out.put_slice(&watch.0),
+            Self::Unwatch { watch } => watch.compose(out),
             Self::AwaitIdle { wait, until, namespace, name } => {
                 wait.compose(out);
                 until.compose(out);
                 put_name(*namespace, 0, name, out);
             }
-            Self::List { prefix } => put_text(prefix, out),
+            Self::List { prefix } => prefix.compose(out),
             Self::Held { sessions } => {
-                out.put_u16(u16::try_from(sessions.len()).expect("a request has few sessions"));
+                out.put_u16(length_of(sessions));
                 out.put_u16(0);
                 sessions.iter().for_each(|session| out.put_u64(session.number()));
             }
@@ -470,12 +465,7 @@ fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
 fn put_name(namespace: impl Into<Option<Namespace>>, flags: u8, name: &[u8], out: &mut Vec<u8>) {
     out.put_u8(namespace_code(namespace.into()));
     out.put_u8(flags);
-    put_text(name, out);
-}
-
-fn put_text(text: &[u8], out: &mut Vec<u8>) {
-    out.put_u16(length_of(text));
-    out.put_slice(text);
+    name.compose(out);
 }
 
 /// Whether the bodies of an operation begin with request ids.
@@ -554,12 +544,12 @@ fn put_operation(operation: &Operation<'_>, out: &mut Vec<u8>) {
         Operation::Resize { name, how, expected } => {
             expected.compose(out);
             how.compose(out);
-            put_text(name, out);
+            name.compose(out);
         }
         Operation::Remove { name, how, expected } => {
             expected.compose(out);
             how.compose(out);
-            put_text(name, out);
+            name.compose(out);
         }
         Operation::ChangeService { name, how, expected } => {
             let (code, slot) = match *how {
@@ -571,9 +561,9 @@ fn put_operation(operation: &Operation<'_>, out: &mut Vec<u8>) {
             expected.compose(out);
             out.put_slice(&[code, 0]);
             out.put_u16(slot);
-            put_text(name, out);
+            name.compose(out);
         }
-        Operation::DeleteCounter { name } => put_text(name, out),
+        Operation::DeleteCounter { name } => name.compose(out),
         Operation::Cancel(what) => {
             let (kind, number) = match what {
                 Cancellation::Request(id) => (0, id.0),
@@ -588,7 +578,7 @@ fn put_operation(operation: &Operation<'_>, out: &mut Vec<u8>) {
         }
         Operation::Revoke { what: Revocation::Identity(identity), grace } => {
             grace.compose(out);
-            put_text(identity, out);
+            identity.compose(out);
         }
         Operation::Revoke { what: Revocation::Grant(GrantId(number)), grace } => {
             put_revocation(0, *number, *grace, out)

@@ -2,16 +2,14 @@
 
 use bytes::{BufMut, Bytes};
 
-use super::features::Features;
-use super::layout::{
-    Part, count_of, parts_in_order, put_declared_entry, put_event, put_held_entry, put_list_entry,
-    put_session_entry, put_slots, read_declared_entry, read_event, read_held_entry, read_list_entry,
-    read_session_entry, read_slots,
+use super::entries::{
+    put_declared_entry, put_event, put_held_entry, put_list_entry, put_session_entry, put_slots,
+    read_declared_entry, read_event, read_held_entry, read_list_entry, read_session_entry, read_slots,
 };
-use super::notice::{End, ReceivedNotice, put_notice, read_notice};
-use super::whereabouts::{Moved, Whereabouts};
-use crate::fields::Fields;
+use super::features::Features;
+use super::notice::{End, Moved, ReceivedNotice, Whereabouts, put_notice, read_notice};
 use crate::header::{Header, Opaque};
+use crate::layout::{Fields, Part, length_of, parts_in_order};
 use crate::response::{BodyError, Response, ResponseFrame};
 use signalbox_model::{
     Changed, DeclaredEntry, DeclaredState, Event, GrantId, HeldEntry, Inspected, ListEntry, Milliseconds,
@@ -101,7 +99,7 @@ impl ExtendedResponse<'_> {
             Self::Count(count) => out.put_u64(*count),
             Self::ExportPart(part) => out.put_slice(part),
             Self::Declared(rows) => {
-                out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
+                out.put_u16(length_of(rows));
                 out.put_u16(0);
                 rows.iter().for_each(|row| row.compose(out));
             }
@@ -197,7 +195,7 @@ impl Granted<&[u16]> {
         out.put_u32(self.resources);
         out.put_u32(self.capacity);
         self.ttl_left.compose(out);
-        out.put_u16(count_of(self.slots));
+        out.put_u16(length_of(self.slots));
         out.put_u16(0);
         put_slots(self.slots, out);
     }
@@ -232,11 +230,11 @@ impl AllGranted<&[u32], &[&[u16]]> {
     fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.grant.0);
         self.ttl_left.compose(out);
-        out.put_u16(u16::try_from(self.capacities.len()).expect("a request has few names"));
+        out.put_u16(length_of(self.capacities));
         out.put_u16(0);
         self.capacities.iter().for_each(|capacity| out.put_u32(*capacity));
         for name in 0..self.capacities.len() {
-            out.put_u16(self.slots.get(name).map_or(0, |slots| count_of(slots)));
+            out.put_u16(self.slots.get(name).map_or(0, |slots| length_of(slots)));
         }
         self.slots.iter().take(self.capacities.len()).for_each(|slots| put_slots(slots, out));
     }
@@ -260,19 +258,6 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
 /// Decodes the bodies of extended responses (`docs/protocol.md`, the section of each operation). Each method fails with
 /// [`BodyError`] if the body is malformed.
 impl ResponseFrame {
-    /// A body that is one part.
-    pub(crate) fn part<T: Part>(&self) -> Result<T, BodyError> {
-        T::read(&mut Fields::new(&self.body)).ok_or(BodyError)
-    }
-
-    /// An entry of a list; `None` at its end, which is a response without a body.
-    pub(crate) fn entry<T>(&self, read: impl FnOnce(&Bytes) -> Option<T>) -> Result<Option<T>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        read(&self.body).map(Some).ok_or(BodyError)
-    }
-
     /// The response to Hello: the first response under the Hello's opaque. The later ones are notices.
     pub fn hello(&self) -> Result<HelloAnswer, BodyError> {
         self.part()

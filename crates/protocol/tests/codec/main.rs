@@ -2,6 +2,9 @@
 
 mod corpus;
 mod extended;
+mod proxy_header;
+mod relay;
+mod sysv;
 mod vectors;
 
 use bytes::{BufMut, Bytes, BytesMut};
