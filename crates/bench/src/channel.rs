@@ -1,18 +1,20 @@
-//! One connection of a generator: its requests in flight, the names that it holds, and its buffers.
+//! One connection of a generator: its requests in flight, the names that it holds, its buffers, and its socket, with or without
+//! TLS.
 //!
 //! Invariant: `in_flight` has the requests that were composed and not answered, the oldest first.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use mio::net::TcpStream;
+use rustls::{ClientConnection, Stream, StreamOwned};
 
 use super::dialect::{Answer, Dialect, Request, Sequence};
 use super::error::LoadError;
 use super::record::Operation;
-use super::socket::Socket;
-use signalbox_client::Disconnect;
+use signalbox_client::{Address, Disconnect, Tls};
 
 /// A request that was composed.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +79,7 @@ impl Channel {
                 Ok(written) => drop(self.outgoing.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Disconnect::from(error).into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -95,7 +97,7 @@ impl Channel {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Disconnect::from(error).into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -115,6 +117,124 @@ impl Channel {
         match self.in_flight.pop_front() {
             Some(sent) if found == oldest => Ok(Some((sent, answer))),
             _ => Err(LoadError::OutOfOrder { found, expected: oldest }),
+        }
+    }
+}
+
+/// More than the answer to the first request.
+const ANSWER_BYTES: usize = 1024;
+
+/// Sends the first request, and waits for its answer.
+fn introduce(
+    stream: &mut (impl Read + Write),
+    hello: &[u8],
+    dialect: &impl Dialect,
+) -> Result<(), LoadError> {
+    stream.write_all(hello)?;
+    stream.flush()?;
+    let mut received = BytesMut::new();
+    loop {
+        if let Some(answer) = dialect.parse(&mut received)? {
+            return if answer.is_welcome() { Ok(()) } else { Err(LoadError::TokenRefused) };
+        }
+        let mut some = [0; ANSWER_BYTES];
+        match stream.read(&mut some)? {
+            0 => return Err(Disconnect::ClosedByServer.into()),
+            read => received.extend_from_slice(&some[..read]),
+        }
+    }
+}
+
+/// A socket that does not block.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Socket {
+    /// Opens the socket of a connection, after its handshake if it uses TLS, and after the first request of the dialect if
+    /// there is one. Waits for the answer for as long as `timeout`.
+    pub(super) fn open(
+        mut stream: std::net::TcpStream,
+        tls: Option<&(Tls, Address)>,
+        dialect: &impl Dialect,
+        timeout: Duration,
+    ) -> Result<Self, LoadError> {
+        let mut tls = match tls {
+            Some((tls, address)) => {
+                let mut connection = tls.connection(address)?;
+                while connection.is_handshaking() {
+                    connection.complete_io(&mut stream)?;
+                }
+                Some(connection)
+            }
+            None => None,
+        };
+        let mut hello = Vec::new();
+        dialect.introduce(&mut hello);
+        if !hello.is_empty() {
+            stream.set_read_timeout(Some(timeout))?;
+            let introduced = match &mut tls {
+                Some(connection) => introduce(&mut Stream::new(connection, &mut stream), &hello, dialect),
+                None => introduce(&mut stream, &hello, dialect),
+            };
+            introduced.map_err(|error| match error {
+                LoadError::Lost(Disconnect::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    LoadError::Silent { connections: 1, waited: timeout }
+                }
+                other => other,
+            })?;
+        }
+        stream.set_nonblocking(true)?;
+        let stream = TcpStream::from_std(stream);
+        Ok(match tls {
+            Some(connection) => Self::Tls(Box::new(StreamOwned::new(connection, stream))),
+            None => Self::Plain(stream),
+        })
+    }
+
+    pub(super) fn stream(&mut self) -> &mut TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &mut stream.sock,
+        }
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Whether records wait that the socket has not taken.
+    pub(super) fn has_unsent(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.conn.wants_write(),
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
         }
     }
 }

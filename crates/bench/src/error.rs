@@ -60,6 +60,12 @@ pub enum LoadError {
     Poll(Arc<io::Error>),
 }
 
+impl From<io::Error> for LoadError {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
 impl From<DecodeError> for LoadError {
     fn from(error: DecodeError) -> Self {
         Self::Lost(error.into())

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use mio::{Events, Interest, Poll, Token};
 
-use super::channel::{Channel, Sent};
+use super::channel::{Channel, Sent, Socket};
 use super::dialect::{Dialect, Request};
 use super::error::LoadError;
-use super::names::{Names, Random};
+use super::names::Names;
 use super::record::{Operation, Record};
-use super::socket::{OpenError, Socket};
-use signalbox_client::{Address, COUNTER_PORT, ConnectError, Maximum, Resources, Tls};
+use signalbox_client::{Address, COUNTER_PORT, ConnectError, Disconnect, Maximum, Resources, Tls};
 
 /// The size of a read in bytes: more than the responses to the requests that are usually in flight.
 const READ_BYTES: usize = 64 * 1024;
@@ -121,7 +121,7 @@ pub struct Generator<D> {
     poll: Poll,
     events: Events,
     channels: Vec<Channel>,
-    random: Random,
+    random: Rng,
     scratch: Vec<u8>,
 }
 
@@ -141,16 +141,16 @@ impl<D: Dialect> Generator<D> {
                     Token(made),
                     Interest::READABLE | Interest::WRITABLE,
                 )?;
-                Ok::<_, OpenError>(channel)
+                Ok::<_, LoadError>(channel)
             };
             channels.push(open().map_err(|error| match error {
-                OpenError::Io(source) => {
-                    LoadError::TooManyConnections { made, address, source: Arc::new(source) }
+                LoadError::Lost(Disconnect::Io(source)) => {
+                    LoadError::TooManyConnections { made, address, source }
                 }
-                OpenError::Load(error) => error,
+                error => error,
             })?);
         }
-        let random = Random::new(plan.seed);
+        let random = Rng::with_seed(plan.seed);
         let events = Events::with_capacity(EVENTS);
         Ok(Self { dialect, plan, poll, events, channels, random, scratch: vec![0; READ_BYTES] })
     }
@@ -195,7 +195,7 @@ impl<D: Dialect> Generator<D> {
 struct Run<'a, D> {
     dialect: &'a D,
     plan: &'a Plan,
-    random: &'a mut Random,
+    random: &'a mut Rng,
     progress: &'a Progress,
     started: Instant,
     ends_ns: u64,
@@ -219,7 +219,7 @@ impl<'a, D: Dialect> Run<'a, D> {
     fn new(
         dialect: &'a D,
         plan: &'a Plan,
-        random: &'a mut Random,
+        random: &'a mut Rng,
         limit: Limit,
         pace: Pace,
         progress: &'a Progress,
@@ -348,7 +348,7 @@ impl<'a, D: Dialect> Run<'a, D> {
             return (Operation::Release, name);
         }
         let Mix { pair, get, noop } = self.plan.mix;
-        let drawn = self.random.below(pair.saturating_add(get).saturating_add(noop));
+        let drawn = self.random.u32(..pair.saturating_add(get).saturating_add(noop));
         let operation = if drawn < pair {
             Operation::Acquire
         } else if drawn - pair < get {

@@ -17,13 +17,12 @@ mod generator;
 mod names;
 mod process;
 mod record;
-mod socket;
 
 pub use hdrhistogram::Histogram;
 
 pub use dialect::{Answer, Dialect, Sequence, Yrmcds};
 pub use error::LoadError;
 pub use generator::{Generator, Limit, Mix, Pace, Plan, Progress, resolve};
-pub use names::{Distribution, Names, Random};
+pub use names::{Distribution, Names};
 pub use process::{ProcessError, Usage};
 pub use record::{Operation, OperationRecord, Record};

@@ -1,36 +1,6 @@
 //! The names of a load, and their distribution.
 
-/// A fast generator of numbers that are random enough for a load (SplitMix64); the same seed gives the same numbers.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Numbers that follow from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    #[inline]
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// The next number below `bound`, which is not 0.
-    #[inline]
-    pub fn below(&mut self, bound: u32) -> u32 {
-        ((u128::from(self.number()) * u128::from(bound)) >> 64) as u32
-    }
-
-    /// The next number from 0 to below 1.
-    fn fraction(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
+use fastrand::Rng;
 
 /// Which names are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +59,11 @@ impl Names {
 
     /// The number of one of them, drawn by the distribution.
     #[inline]
-    pub fn draw(&self, random: &mut Random) -> u32 {
+    pub fn draw(&self, random: &mut Rng) -> u32 {
         if self.cumulative.is_empty() {
-            return random.below(self.count);
+            return random.u32(..self.count);
         }
-        let share = random.fraction();
+        let share = random.f64();
         let index = self.cumulative.partition_point(|upper| *upper <= share);
         u32::try_from(index).unwrap_or(u32::MAX).min(self.count - 1)
     }
@@ -126,7 +96,7 @@ mod tests {
     #[test]
     fn zipf_draws_the_first_name_as_often_as_its_share() {
         let names = Names::new(100, 16, Distribution::Zipf);
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         let mut drawn = [0u32; 100];
         for _ in 0..100_000 {
             drawn[names.draw(&mut random) as usize] += 1;
@@ -139,7 +109,7 @@ mod tests {
 
     #[test]
     fn one_is_always_the_same_and_uniform_reaches_all() {
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         let one = Names::new(100, 16, Distribution::One);
         assert!((0..1000).all(|_| one.draw(&mut random) == 0));
         let uniform = Names::new(10, 16, Distribution::Uniform);
