@@ -8,7 +8,9 @@ use std::fmt::Display;
 use std::io;
 use std::time::{Duration, Instant};
 
-use signalbox_model::sysv::{Caller, Errno, OpenedProcess, SetCommand, SetId};
+use nix::sys::prctl::get_name;
+use nix::unistd::{Gid, getgroups, gethostname};
+use signalbox_model::sysv::{Errno, OpenedProcess, SetCommand, SetId};
 use signalbox_model::{Milliseconds, Status};
 use signalbox_protocol::{
     Credentials, EXTENDED_VERSION, Extended, Features, GROUPS_MAX, LABEL_BYTES_MAX, Opaque, ResponseFrame,
@@ -18,7 +20,7 @@ use signalbox_protocol::{
 use crate::connection::{Connection, Lost, Wait};
 use crate::errno::Failed;
 use crate::message;
-use crate::operation::Call;
+use crate::operation::{Call, caller};
 use crate::process::{self, Lease, Name, Process};
 use crate::servers::Place;
 use crate::settings::Settings;
@@ -91,7 +93,9 @@ impl<'a> Attempts<'a> {
 
     fn run(&mut self) -> Result<ResponseFrame, Failed> {
         loop {
-            self.report_lost_adjustments()?;
+            if !matches!(self.call, Call::Get { .. }) && process::take_lost_adjustments() {
+                return Err(unreachable(self.call));
+            }
             let (process, mut lease) = match self.process() {
                 Ok(found) => found,
                 Err(obstacle) => {
@@ -270,12 +274,10 @@ impl<'a> Attempts<'a> {
 
     fn open_process(&mut self) -> Result<(Connection, OpenedProcess), Obstacle> {
         let label = self.label();
-        // SAFETY: these calls have no arguments and cannot fail.
-        let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
         let request = SysvRequest::OpenProcess {
             ttl: self.settings.ttl,
             pid: std::process::id(),
-            caller,
+            caller: caller(),
             groups: groups(),
             label: label.as_bytes(),
         };
@@ -360,14 +362,6 @@ impl<'a> Attempts<'a> {
                 token::FILE
             )),
         }
-    }
-
-    fn report_lost_adjustments(&self) -> Result<(), Failed> {
-        let is_concerned = !matches!(self.call, Call::Get { .. });
-        if is_concerned && process::take_lost_adjustments() {
-            return Err(unreachable(self.call));
-        }
-        Ok(())
     }
 
     /// As [`Self::overcome`], for a request that has its numbers.
@@ -460,30 +454,16 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
 /// For attempts that only reach the server.
 static NO_CALL: Call<'static> = Call::Control { set: SetId(0), command: SetCommand::Stat };
 
-/// The groups of the process, as they are when it is opened.
+/// The groups of the process, as they are when it is opened; those beyond what a request can have are left out.
 fn groups() -> Vec<u32> {
-    // SAFETY: with a count of 0, getgroups returns the number of groups and writes nothing.
-    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
-    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: there is room for `count` groups.
-    let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
-    groups.truncate(usize::try_from(count).unwrap_or(0).min(GROUPS_MAX));
-    groups
+    let groups = getgroups().unwrap_or_default();
+    groups.into_iter().map(Gid::as_raw).take(GROUPS_MAX).collect()
 }
 
 /// The program and the host: `php@web3`.
 fn default_label() -> String {
-    let mut host = [0_u8; 256];
-    // SAFETY: there is room for as many bytes as stated, of which the last one stays zero.
-    unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len() - 1) };
-    let mut program = [0_u8; 16];
-    // SAFETY: PR_GET_NAME writes at most 16 bytes, with a zero byte at the end.
-    unsafe { libc::prctl(libc::PR_GET_NAME, program.as_mut_ptr()) };
-    let text = |bytes: &[u8]| {
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
-    };
-    let mut label = format!("{}@{}", text(&program), text(&host));
+    let (program, host) = (get_name().unwrap_or_default(), gethostname().unwrap_or_default());
+    let mut label = format!("{}@{}", program.to_string_lossy(), host.to_string_lossy());
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));
     label
 }

@@ -7,9 +7,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use nix::poll::PollFlags;
 use signalbox_protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, WaitingRequest};
 
 use crate::servers::{Place, Servers};
@@ -164,7 +166,9 @@ impl Connection {
                 wait.cancels = false;
                 wait.until = Some(Instant::now() + wait.limit);
                 self.buffers.output.clear();
-                cancel = Some(self.compose_cancel(opaque));
+                let own = self.next_opaque();
+                Extended::Cancel(WaitingRequest::Opaque(opaque)).compose(own, &mut self.buffers.output);
+                cancel = Some(own);
                 self.send(wait)?;
             }
             while let Some(frame) = ResponseCodec.decode(&mut self.buffers.input).map_err(broken)? {
@@ -188,7 +192,9 @@ impl Connection {
                 Received::Silence => {
                     silent_until = wait.silent_until();
                     self.buffers.output.clear();
-                    probe = Some(self.compose_probe());
+                    let own = self.next_opaque();
+                    Request::Noop.compose(own, &mut self.buffers.output);
+                    probe = Some(own);
                     self.send(wait)?;
                 }
             }
@@ -201,20 +207,6 @@ impl Connection {
         Opaque(self.opaque.to_be_bytes())
     }
 
-    /// Returns the opaque of Cancel itself.
-    fn compose_cancel(&mut self, waiting: Opaque) -> Opaque {
-        let opaque = self.next_opaque();
-        Extended::Cancel(WaitingRequest::Opaque(waiting)).compose(opaque, &mut self.buffers.output);
-        opaque
-    }
-
-    /// Returns the opaque of the Noop.
-    fn compose_probe(&mut self) -> Opaque {
-        let opaque = self.next_opaque();
-        Request::Noop.compose(opaque, &mut self.buffers.output);
-        opaque
-    }
-
     /// Sends the output to its end. A signal in between is as good as one after it.
     fn send(&mut self, wait: &mut Wait<'_>) -> Result<(), Lost> {
         let mut sent = 0;
@@ -224,9 +216,8 @@ impl Connection {
                 Ok(bytes) => sent += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let descriptor = self.socket.identity().descriptor;
                     until = until.or_else(|| Some(Instant::now() + wait.limit));
-                    match wait.shield.wait(descriptor, libc::POLLOUT, until) {
+                    match wait.shield.wait(self.socket.as_fd(), PollFlags::POLLOUT, until) {
                         Woken::Ready => {}
                         Woken::TimeUp => return Err(overdue()),
                         Woken::Signal => self.note_signal(wait)?,
@@ -249,7 +240,7 @@ impl Connection {
             self.socket.receive_promptly(&mut self.buffers.input)
         } else {
             let until = [wait.until, silent_until].into_iter().flatten().min();
-            match wait.shield.wait(self.socket.identity().descriptor, libc::POLLIN, until) {
+            match wait.shield.wait(self.socket.as_fd(), PollFlags::POLLIN, until) {
                 Woken::Signal => return self.note_signal(wait).map(|()| Received::Nothing),
                 Woken::TimeUp if until == wait.until => return Err(overdue()),
                 Woken::TimeUp => return Ok(Received::Silence),

@@ -1,8 +1,8 @@
 //! A call as a request.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use nix::unistd::{getegid, geteuid};
 use signalbox_model::RequestIds;
 use signalbox_model::sysv::{
     Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE, Operation, SEM_UNDO, SetCommand, SetId,
@@ -70,18 +70,7 @@ fn wait_ms_until(deadline: Instant) -> u32 {
     u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(WAIT_FOREVER_MS)
 }
 
-/// The user and the group that the program acts as. The group is read again only when the user has changed, as programs
-/// change both together; that saves a system call of each call.
-fn caller() -> Caller {
-    static LAST: AtomicU64 = AtomicU64::new(u64::MAX);
-    // SAFETY: the call has no arguments and cannot fail.
-    let uid = unsafe { libc::geteuid() };
-    let last = LAST.load(Ordering::Relaxed);
-    if last >> 32 == u64::from(uid) {
-        return Caller { uid, gid: (last & u64::from(u32::MAX)) as u32 };
-    }
-    // SAFETY: as above.
-    let gid = unsafe { libc::getegid() };
-    LAST.store((u64::from(uid) << 32) | u64::from(gid), Ordering::Relaxed);
-    Caller { uid, gid }
+/// The user and the group that the program acts as.
+pub fn caller() -> Caller {
+    Caller { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }

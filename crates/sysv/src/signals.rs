@@ -5,11 +5,14 @@
 //! lost. A handler may call `semop` again: it finds a consistent state, and takes another connection.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use libc::{pollfd, sigset_t, timespec};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::time::TimeSpec;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old_state: *mut c_int) -> c_int;
@@ -19,12 +22,12 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 /// Faults of the program itself; they cannot be postponed.
-const FAULTS: [c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT];
+const FAULTS: [Signal; 6] =
+    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGABRT];
 
 /// Blocks signals and cancellation of the calling thread while it lives.
 pub struct Shield {
-    mask_before: sigset_t,
+    mask_before: SigSet,
     cancel_state_before: c_int,
 }
 
@@ -42,25 +45,18 @@ pub enum Woken {
 impl Shield {
     /// Blocks signals and cancellation.
     pub fn raise() -> Self {
-        let mut blocked = MaybeUninit::<sigset_t>::uninit();
-        let mut mask_before = MaybeUninit::<sigset_t>::uninit();
+        let mut blocked = SigSet::all();
+        FAULTS.into_iter().for_each(|fault| blocked.remove(fault));
+        let mask_before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).expect("the arguments are valid");
         let mut cancel_state_before = 0;
-        // SAFETY: sigfillset initialises the set that the others read; pthread_sigmask initialises the mask before, as
-        // its arguments are valid. The pointers are to variables of this function.
-        unsafe {
-            libc::sigfillset(blocked.as_mut_ptr());
-            for fault in FAULTS {
-                libc::sigdelset(blocked.as_mut_ptr(), fault);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), mask_before.as_mut_ptr());
-            pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancel_state_before);
-            Self { mask_before: mask_before.assume_init(), cancel_state_before }
-        }
+        // SAFETY: the pointer is to a variable of this function.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancel_state_before) };
+        Self { mask_before, cancel_state_before }
     }
 
-    /// Waits until the descriptor is ready for these events of poll, with the program's own signal mask.
-    pub fn wait(&self, descriptor: c_int, events: i16, until: Option<Instant>) -> Woken {
-        self.poll(&mut [pollfd { fd: descriptor, events, revents: 0 }], until)
+    /// Waits until the descriptor is ready for these events, with the program's own signal mask.
+    pub fn wait(&self, descriptor: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> Woken {
+        self.poll(&mut [PollFd::new(descriptor, events)], until)
     }
 
     /// Waits for a time, with the program's own signal mask.
@@ -68,32 +64,22 @@ impl Shield {
         self.poll(&mut [], Some(Instant::now() + time))
     }
 
-    fn poll(&self, descriptors: &mut [pollfd], until: Option<Instant>) -> Woken {
-        let left = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
-        });
-        let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let count = descriptors.len() as libc::nfds_t;
-        // SAFETY: there are `count` descriptors; the time is null or lives until the end of this function.
-        let ready =
-            unsafe { libc::ppoll(descriptors.as_mut_ptr(), count, left, &raw const self.mask_before) };
-        match ready {
-            0 => Woken::TimeUp,
-            1.. => Woken::Ready,
+    fn poll(&self, descriptors: &mut [PollFd<'_>], until: Option<Instant>) -> Woken {
+        let left = until.map(|until| TimeSpec::from(until.saturating_duration_since(Instant::now())));
+        match ppoll(descriptors, left, Some(self.mask_before)) {
+            Ok(0) => Woken::TimeUp,
+            Err(Errno::EINTR) => Woken::Signal,
             // The other errors are about arguments; reading from the descriptor shows what is wrong with it.
-            _ if crate::errno::current() == libc::EINTR => Woken::Signal,
-            _ => Woken::Ready,
+            Ok(_) | Err(_) => Woken::Ready,
         }
     }
 }
 
 impl Drop for Shield {
     fn drop(&mut self) {
-        // SAFETY: both values were the thread's before.
-        unsafe {
-            pthread_setcancelstate(self.cancel_state_before, null_mut());
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask_before, null_mut());
-        }
+        // SAFETY: it was the thread's state before.
+        unsafe { pthread_setcancelstate(self.cancel_state_before, null_mut()) };
+        // It was the thread's mask before, so it is valid.
+        let _ = self.mask_before.thread_set_mask();
     }
 }

@@ -5,20 +5,21 @@
 //! socket that was opened. A program that replaces the descriptor in another thread between the comparison and the use
 //! is not detected.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use socket2::{SockRef, TcpKeepalive};
 
 /// The highest number that is looked at for a descriptor. The kernel's table of descriptors grows with the number.
 const DESCRIPTORS_MAX: u64 = 4096;
 
 /// How long a response is waited for before signals are let in. Most responses come earlier, and cost no poll.
-const PROMPT_MICROSECONDS: libc::suseconds_t = 1000;
+const PROMPT: Duration = Duration::from_millis(1);
 
 /// The room for a response that is offered to the system.
 const READ_BYTES: usize = 4096;
@@ -74,8 +75,7 @@ impl Socket {
         };
         let socket = Self(identity);
         socket.notice_vanished_peers(peer_timeout)?;
-        let prompt = libc::timeval { tv_sec: 0, tv_usec: PROMPT_MICROSECONDS };
-        socket.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, prompt)?;
+        SockRef::from(&socket).set_read_timeout(Some(PROMPT))?;
         Ok(socket)
     }
 
@@ -88,37 +88,21 @@ impl Socket {
     pub fn reset_when_closed(&self) {
         if self.0.is_open() {
             // A failure leaves the regular end.
-            let _ = self.set(libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 });
+            let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
         }
     }
 
     fn notice_vanished_peers(&self, peer_timeout: Duration) -> io::Result<()> {
-        let seconds = c_int::try_from(peer_timeout.as_secs()).unwrap_or(c_int::MAX).max(1);
-        let milliseconds = c_int::try_from(peer_timeout.as_millis()).unwrap_or(c_int::MAX).max(1);
+        let seconds = |part: u64| Duration::from_secs((peer_timeout.as_secs() / part).clamp(1, 32767));
         // The first probe after half of the time, three more in the other half.
-        self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1_i32)?;
-        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, (seconds / 2).clamp(1, 32767))?;
-        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, (seconds / 6).clamp(1, 32767))?;
-        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3_i32)?;
-        self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)
-    }
-
-    fn set<T: Copy>(&self, level: c_int, option: c_int, value: T) -> io::Result<()> {
-        let (value, bytes) = (&raw const value, size_of::<T>() as libc::socklen_t);
-        // SAFETY: the value has this size; an option that has another one is refused.
-        match unsafe { libc::setsockopt(self.0.descriptor, level, option, value.cast(), bytes) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let keepalive = TcpKeepalive::new().with_time(seconds(2)).with_interval(seconds(6)).with_retries(3);
+        SockRef::from(self).set_tcp_keepalive(&keepalive)?;
+        SockRef::from(self).set_tcp_user_timeout(Some(peer_timeout.max(Duration::from_millis(1))))
     }
 
     /// Sends as many bytes as the system takes at once.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let start = bytes.as_ptr().cast::<c_void>();
-        // SAFETY: there are this many bytes from the start on.
-        let sent = unsafe { libc::send(self.0.descriptor, start, bytes.len(), flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        SockRef::from(self).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     }
 
     /// Appends bytes that have arrived; 0: the peer has closed the connection.
@@ -133,14 +117,17 @@ impl Socket {
 
     fn receive_with(&self, flags: c_int, into: &mut BytesMut) -> io::Result<usize> {
         into.reserve(READ_BYTES);
-        let room = into.spare_capacity_mut();
-        let (start, bytes) = (room.as_mut_ptr().cast::<c_void>(), room.len());
-        // SAFETY: there is room for this many bytes from the start on.
-        let received = unsafe { libc::recv(self.0.descriptor, start, bytes, flags) };
-        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        let received = SockRef::from(self).recv_with_flags(into.spare_capacity_mut(), flags)?;
         // SAFETY: the system wrote this many bytes into the room after the bytes that were there.
         unsafe { into.set_len(into.len() + received) };
         Ok(received)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the library closes it when this is dropped. If the program closes it, the system says so.
+        unsafe { BorrowedFd::borrow_raw(self.0.descriptor) }
     }
 }
 

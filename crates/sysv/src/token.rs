@@ -54,7 +54,7 @@ impl TokenSource {
         let may_be_read_by_others = self.over_plain.as_deref().map_or(Ok(false), flag)?;
         let (bytes, path) = match (self.path, self.text) {
             (Some(path), _) => (of_file(&path, open)?, Some(path)),
-            (None, Some(text)) => (checked(text.as_encoded_bytes(), &Source(None))?, None),
+            (None, Some(text)) => (checked(text.as_encoded_bytes(), None)?, None),
             (None, None) => return Ok(None),
         };
         if bytes.is_empty() {
@@ -69,7 +69,7 @@ fn of_file(path: &str, open: impl Fn(&str) -> io::Result<String>) -> Result<Vec<
     let text = open(path).map_err(|error| {
         format!("{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it")
     })?;
-    match checked(text.as_bytes(), &Source(Some(path)))? {
+    match checked(text.as_bytes(), Some(path))? {
         bytes if bytes.is_empty() => Err(format!(
             "{FILE}: the file \"{path}\" has no token; write one into it, as \"signalbox token create\" prints it"
         )),
@@ -77,10 +77,11 @@ fn of_file(path: &str, open: impl Fn(&str) -> io::Result<String>) -> Result<Vec<
     }
 }
 
-fn checked(text: &[u8], source: &Source<'_>) -> Result<Vec<u8>, String> {
+fn checked(text: &[u8], path: Option<&str>) -> Result<Vec<u8>, String> {
     match text.trim_ascii() {
         token if token.len() > BYTES_MAX => Err(format!(
-            "{source}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else"
+            "{}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else",
+            source(path)
         )),
         token => Ok(token.to_vec()),
     }
@@ -129,32 +130,15 @@ impl Token {
         self.may_be_read_by_others || server.to_canonical().is_loopback()
     }
 
-    /// Where it is from, for messages.
-    pub fn source(&self) -> Source<'_> {
-        Source(self.path.as_deref())
+    /// The variable that it is from, and its file, for messages.
+    pub fn source(&self) -> String {
+        source(self.path.as_deref())
     }
 }
 
-/// The variable that a token is from, and its file.
-pub struct Source<'a>(Option<&'a str>);
-
-impl fmt::Display for Source<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(path) => write!(f, "{FILE} (\"{path}\")"),
-            None => f.write_str(TEXT),
-        }
-    }
+fn source(path: Option<&str>) -> String {
+    path.map_or(TEXT.to_owned(), |path| format!("{FILE} (\"{path}\")"))
 }
-
-impl PartialEq for Token {
-    fn eq(&self, other: &Self) -> bool {
-        let fields = |token: &Self| (token.last(), token.path.clone(), token.may_be_read_by_others);
-        fields(self) == fields(other)
-    }
-}
-
-impl Eq for Token {}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
