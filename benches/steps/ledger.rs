@@ -146,7 +146,7 @@ pub fn attach(steps: &mut Steps) {
     let [before, after] = [(); 2].map(|()| connect(&core));
     let session = open(&core, before);
     wait_often(&core, before);
-    steps.time(|| core.attach(session, after, &KEY, at(0)).is_ok());
+    steps.time(|| core.attach(session, after, &KEY, 0).is_ok());
 }
 
 /// A connection ends for whose leased session 10,000 requests wait.

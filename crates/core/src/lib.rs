@@ -38,7 +38,6 @@ mod ring_map;
 mod semaphore;
 mod session;
 mod state;
-mod store;
 mod sync;
 mod sysv;
 mod time;
@@ -54,10 +53,10 @@ pub use durable::{
 pub use history::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryHead, HistoryPart, HistoryParts};
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, ClaimListing, ClaimSubject, Claimed, Connected, DeclaredListing, DeclaredSemaphore,
-    GRANT_SLOTS_MAX, KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease,
-    LedgerLimits, LedgerStats, Listed, ListedSession, Listing, ListingKind, NameEntry, Permitted,
-    PlainListing, Queueing, SessionListing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
+    Batch, CheckedNames, ClaimListing, ClaimSubject, Claimed, CommitOutcome, Connected, DeclaredListing,
+    DeclaredSemaphore, GRANT_SLOTS_MAX, KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState,
+    Kind, Lease, LedgerLimits, LedgerStats, Listed, ListedSession, Listing, ListingKind, NameEntry,
+    Permitted, PlainListing, Queueing, SessionListing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
 };
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};
@@ -68,7 +67,6 @@ pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;
 pub use session::Session;
 pub use state::{Core, Ending};
-pub use store::{Batch, CommitOutcome};
 pub use sysv::{
     AdjustmentsRecord, ConnectionEnd, KeyRule, ProcessRecord, ResultRecord, SemaphoreRecord, SetCheck,
     SetListing, SetRecord, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome, SysvRecord, SysvStats,

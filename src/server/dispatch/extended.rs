@@ -150,7 +150,7 @@ impl Executor<'_> {
             Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
             Extended::AttachSession { session, key, repetitions } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
-                core.attach_to_repeat(session, connection, &key, repetitions)?;
+                core.attach(session, connection, &key, repetitions)?;
                 self.extended.regain_lease(self.server);
                 return match &self.extended.lease {
                     Some(lease) => {

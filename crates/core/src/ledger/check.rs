@@ -138,7 +138,7 @@ impl Ledger {
                 if !is_as_declared {
                     return Err(format!("{name} is not as it was declared"));
                 }
-                if object.withheld() != self.present_withheld(object) {
+                if object.withheld() != self.slots.present_withheld(object) {
                     return Err(format!("{name} withholds {:?}", object.withheld()));
                 }
             }

@@ -1,6 +1,8 @@
 //! Commits: batches of changes go to the store, and the requests that wait for them are answered.
 //!
 //! A change is made in the ledger at once, and added to the journal. The request is answered when the change is committed.
+//! The semaphore sets have a journal of their own, because they have a lock of their own. A batch has changes of one of the
+//! two, in turn; neither refers to records of the other.
 //!
 //! If the store fails, nothing is taken back: every request that waits for it is answered. A grant or a session whose client
 //! was not told of it ends as any other does, and its end is stored after its beginning. Releases, closes and revocations
@@ -13,14 +15,94 @@ use std::task::Waker;
 use super::sessions::{Attachment, CachedReply};
 use super::state::{Ledger, LedgerContext, OnCommit};
 use crate::durable::{Change, Record};
-use crate::journal::Journaled;
+use crate::journal::{BatchLimit, Journaled};
 use crate::mailbox::{Mailbox, ReplyTo};
 use crate::outcome::Answer;
 use crate::state::Core;
-use crate::time::MonotonicMs;
+use crate::sync::Ordering;
+use crate::time::{Moment, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, PlaceKey, Refusal, RequestId, SessionId};
 
+/// Changes that belong together: a store commits all of them or none.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The changes, in order.
+    pub changes: Arc<Vec<Change>>,
+    is_of_sets: bool,
+}
+
+/// The outcome of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// The store has it.
+    Stored,
+    /// The store could not commit it now, and may have it or not. It must get the same batch again before any other.
+    Failed,
+}
+
 impl Core {
+    /// Everything is restored: keeps a journal of changes for a store from now on; `taker` is woken when there are some.
+    /// Places of waiting requests are proven with this key, which is stored, unless one was restored; without a key, requests
+    /// are told none. [`Self::begin_serving`] comes when the first batch is stored.
+    pub fn keep_journal(&self, taker: Waker, key: Option<PlaceKey>) {
+        self.sysv().keep_journal(taker.clone());
+        let ledger = &mut *self.ledger();
+        ledger.journal.keep_for(taker);
+        if let Some(key) = key
+            && ledger.places.set_key_once(key)
+        {
+            ledger.journal.add(Change::Put(Record::PlaceKey(key)));
+        }
+        ledger.ids.require_reservations();
+        ledger.extend_reservation();
+    }
+
+    /// Takes the batch that failed last, or else the oldest changes within a limit of the ledger or of the semaphore sets, in
+    /// turn. `None`: there are none, or the batch before is not complete.
+    pub fn take_batch(&self, limit: BatchLimit) -> Option<Batch> {
+        let take = |is_of_sets| {
+            let taken = match is_of_sets {
+                true => self.sysv().journal.take_batch(limit),
+                false => self.ledger().journal.take_batch(limit),
+            };
+            taken.map(|changes| Batch { changes, is_of_sets })
+        };
+        let first = self.sets_are_next.load(Ordering::Relaxed);
+        let batch = take(first).or_else(|| take(!first))?;
+        // Until it is stored, it stays the turn of its journal.
+        self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
+        Some(batch)
+    }
+
+    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered. If it failed, all
+    /// requests that wait for the store are answered: grants and sessions that were not stored end. In both cases `step` of
+    /// them at most. Returns whether there is more to do.
+    pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
+        let context = self.context(now.unix);
+        let is_of_sets = batch.is_of_sets;
+        match outcome {
+            CommitOutcome::Failed => {
+                self.sysv().journal.set_failing(true);
+                self.ledger().store_failed(step, now.monotonic, context)
+            }
+            CommitOutcome::Stored => {
+                self.sets_are_next.store(!is_of_sets, Ordering::Relaxed);
+                if is_of_sets {
+                    self.ledger().journal.set_failing(false);
+                    self.sysv().stored(step)
+                } else {
+                    self.sysv().journal.set_failing(false);
+                    self.ledger().stored(step, now.monotonic, context)
+                }
+            }
+        }
+    }
+
+    /// Whether every change is stored.
+    pub fn is_stored(&self) -> bool {
+        self.ledger().journal.is_idle() && self.sysv().journal.is_idle()
+    }
+
     /// Whether replies to requests of a connection, for its own session or the one that it is attached to, wait for the store and
     /// for nothing else.
     pub fn is_storing_for(&self, connection: ConnectionId, mailbox: &Arc<Mailbox>) -> bool {
@@ -38,19 +120,6 @@ impl Core {
 }
 
 impl Ledger {
-    /// From now on, changes of durable facts go to a store; `taker` is woken when there are some. The key is for places, and
-    /// is stored unless one was restored.
-    pub(crate) fn keep_journal(&mut self, taker: Waker, place_key: Option<PlaceKey>) {
-        self.journal.keep_for(taker);
-        if let Some(key) = place_key
-            && self.places.set_key_once(key)
-        {
-            self.journal.add(Change::Put(Record::PlaceKey(key)));
-        }
-        self.ids.require_reservations();
-        self.extend_reservation();
-    }
-
     /// Refuses what would have to be stored while the store fails.
     pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
         let is_failing = self.journal.is_failing();
@@ -64,7 +133,7 @@ impl Ledger {
     }
 
     /// The store has committed a batch: makes `step` of its consequences at most. Returns whether there is more to do.
-    pub(crate) fn stored(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
+    fn stored(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         let has_more = self.complete_batch(step, |ledger, then| ledger.committed(then, now, context));
         if !has_more {
             self.run_backlog(context);
@@ -73,7 +142,7 @@ impl Ledger {
     }
 
     /// The store fails: answers `step` of the requests at most that wait for it. Returns whether there are more.
-    pub(crate) fn store_failed(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
+    fn store_failed(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         self.journal.set_failing(true);
         let answers = self.journal.take_out(step, OnCommit::is_answer);
         let has_more = answers.len() == step;
@@ -128,9 +197,7 @@ impl Ledger {
         self.send_reply(session, request, pending);
         if let Some(granted) = granted {
             self.record_grant(granted);
-        }
-        // A notice that came before the client knew of the grant may have meant nothing to it.
-        if let Some(granted) = granted {
+            // A notice that came before the client knew of the grant may have meant nothing to it.
             self.send_revocation(granted);
         }
     }

@@ -31,22 +31,9 @@ pub enum CheckedNames {
 }
 
 impl Core {
-    /// Attaches a connection to a leased session, and renews its lease. Another connection that was attached is informed and
-    /// loses it.
+    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it. The client will
+    /// repeat this many requests with their places. The caller renews the lease.
     pub fn attach(
-        &self,
-        session: SessionId,
-        connection: ConnectionId,
-        key: &SessionKey,
-        now: Moment,
-    ) -> Result<Arc<Lease>, Refusal> {
-        let lease = self.attach_to_repeat(session, connection, key, 0)?;
-        lease.renew(now.monotonic);
-        Ok(lease)
-    }
-
-    /// As [`Self::attach`], by a client that will repeat this many requests with their places. The caller renews the lease.
-    pub fn attach_to_repeat(
         &self,
         session: SessionId,
         connection: ConnectionId,
@@ -184,7 +171,7 @@ impl Ledger {
     pub(super) fn begin_leased(
         &mut self,
         connection: ConnectionId,
-        Opened { session, key, ttl_ms }: Opened,
+        opened: Opened,
         label: &[u8],
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -195,8 +182,8 @@ impl Ledger {
         self.check_memory(connection)?;
         self.make_room_for_session(connection, context)?;
         self.detach(connection, Some(Refusal::NoSuchSession));
-        let end = self.sessions.open(session, key, ttl_ms, label, now);
-        self.attach_counted(connection, session);
+        let end = self.sessions.add_leased(opened, label, Some(now), None, now);
+        self.attach_counted(connection, opened.session);
         self.alarm.ring(Due::At(end));
         Ok(())
     }

@@ -6,8 +6,10 @@ use std::ops::Bound;
 
 use crate::durable::{DeclarationRecord, Origin, Service};
 use crate::object::ObjectRef;
-use crate::semaphore::Lifecycle;
-use signalbox_model::{Declaration, DeclaredState, EventKind, Generation, GrantId, Refusal};
+use crate::semaphore::{Lifecycle, SLOTS_MAX};
+use signalbox_model::{
+    Declaration, DeclaredState, EventKind, Generation, GrantId, Refusal, Resizing, ServiceChange,
+};
 
 /// All declared semaphores, in the order of their names.
 #[derive(Debug, Default)]
@@ -73,6 +75,40 @@ impl DeclarationRecord {
             capacity: self.capacity,
             in_use: object.consumption(),
         }
+    }
+
+    /// Changes the capacity. Fails with [`Refusal::OutOfRange`].
+    pub(super) fn resize(&mut self, how: Resizing) -> Result<(), Refusal> {
+        let capacity = match how {
+            Resizing::To(capacity) => Some(capacity),
+            Resizing::GrowBy(by) => self.capacity.checked_add(by),
+            Resizing::ShrinkBy(by) => self.capacity.checked_sub(by),
+        };
+        let is_possible = |capacity: &u32| !self.numbered || *capacity <= SLOTS_MAX;
+        self.capacity = capacity.filter(is_possible).ok_or(Refusal::OutOfRange)?;
+        Ok(())
+    }
+
+    /// Changes what is out of service. Fails with [`Refusal::NoSuchSlot`].
+    pub(super) fn change_service(&mut self, how: ServiceChange) -> Result<(), Refusal> {
+        match how {
+            ServiceChange::Pause => self.service.paused = true,
+            ServiceChange::Resume => self.service.paused = false,
+            ServiceChange::SlotOut(slot) | ServiceChange::SlotIn(slot) => {
+                let is_slot = self.numbered && u32::from(slot) < self.capacity;
+                if !is_slot && !self.is_out(slot) {
+                    return Err(Refusal::NoSuchSlot);
+                }
+                let mut slots: Vec<_> = mem::take(&mut self.service.slots_out).into();
+                match (slots.binary_search(&slot), how) {
+                    (Err(index), ServiceChange::SlotOut(_)) => slots.insert(index, slot),
+                    (Ok(index), ServiceChange::SlotIn(_)) => drop(slots.remove(index)),
+                    _ => {}
+                }
+                self.service.slots_out = slots.into();
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a change by a request, which may expect a generation.

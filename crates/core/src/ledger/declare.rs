@@ -1,4 +1,6 @@
-//! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed.
+//! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed. Pause, Resume
+//! and SetSlot: what an administrator does with a declared semaphore for a while. That is not part of the declaration, so it is
+//! permitted for semaphores of the configuration too.
 //!
 //! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
 //! then are waiters granted what was added, or refused. A semaphore grants nothing from the request to remove it on.
@@ -23,8 +25,8 @@ use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
-    ConnectionId, Declaration, DeclaredState, Generation, IfExists, Namespace, Refusal, Removal, Resizing,
-    SessionId,
+    ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Namespace, Refusal, Removal,
+    Resizing, ServiceChange, SessionId,
 };
 
 /// The number of semaphores of the configuration that are declared in one step.
@@ -99,16 +101,21 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
         let check = |declared: &DeclarationRecord| declared.check_change(expected);
-        let resize = |after: &mut DeclarationRecord| {
-            after.capacity = match how {
-                Resizing::To(capacity) => capacity,
-                Resizing::GrowBy(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
-                Resizing::ShrinkBy(by) => after.capacity.checked_sub(by).ok_or(Refusal::OutOfRange)?,
-            };
-            let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
-            if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
-        };
-        self.alter(session, name, check, resize, now, context)
+        self.alter(session, name, check, |after| after.resize(how), now, context)
+    }
+
+    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the
+    /// expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
+    pub(super) fn change_service(
+        &mut self,
+        session: SessionId,
+        name: &[u8],
+        (how, expected): (ServiceChange, Option<Generation>),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let check = |declared: &DeclarationRecord| declared.check_generation(expected);
+        self.alter(session, name, check, |after| after.change_service(how), now, context)
     }
 
     /// Removes a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Remove").
@@ -263,7 +270,7 @@ impl Ledger {
 
     /// Alters a declared semaphore that passes a check and is not being removed. If the result equals the present declaration,
     /// the generation stays, and nothing is stored.
-    pub(super) fn alter(
+    fn alter(
         &mut self,
         session: SessionId,
         name: &[u8],
@@ -325,7 +332,7 @@ impl Ledger {
                 // It is not in use. Slot numbers and capacity change together, so that every slot has a number.
                 Some(was_numbered) if was_numbered != after.numbered && !is_closed => {
                     let is_paused = object.withheld() == Withheld::ALL;
-                    let withheld = self.withheld(object, is_paused, after.usable());
+                    let withheld = self.slots.withheld(object, is_paused, after.usable());
                     object.declare(after.lifecycle(), after.usable(), withheld);
                     self.refuse_waiters_later(object, None);
                     self.backlog.serve_later(SEMAPHORES, object);
@@ -402,6 +409,36 @@ impl Ledger {
             self.backlog.serve_later(SEMAPHORES, object);
         }
         self.run_backlog(context);
+    }
+
+    /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
+    pub(super) fn update_object(&mut self, object: &ObjectRef, declaration: &DeclarationRecord) -> Vec<u16> {
+        let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
+        let withheld = self.slots.withheld(object, declaration.service.paused, declaration.usable());
+        object.declare(declaration.lifecycle(), declaration.usable(), withheld);
+        slots_out
+    }
+
+    /// Publishes what has changed since a semaphore was paused or not, and these slots of it were out of service.
+    fn publish_service(
+        &self,
+        object: &ObjectRef,
+        (was_paused, were_out): (bool, &[u16]),
+        after: &DeclarationRecord,
+    ) {
+        let publish = |kind, number| self.publish(SEMAPHORES, object, kind, None, None, number);
+        let Service { paused, slots_out } = &after.service;
+        match (was_paused, paused) {
+            (false, true) => publish(EventKind::Paused, 0),
+            (true, false) => publish(EventKind::Resumed, 0),
+            _ => {}
+        }
+        for slot in slots_out.iter().filter(|slot| were_out.binary_search(slot).is_err()) {
+            publish(EventKind::SlotOut, (*slot).into());
+        }
+        for slot in were_out.iter().filter(|slot| !after.is_out(**slot)) {
+            publish(EventKind::SlotIn, (*slot).into());
+        }
     }
 }
 

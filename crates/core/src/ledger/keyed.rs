@@ -131,7 +131,52 @@ impl Core {
     ) -> Result<(), KeyedRefusal> {
         let number = SessionId::new(self.next_session());
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.acquire_keyed((connection, token), number, request, now.monotonic, context)
+        let KeyedRequest { key, text, ttl_ms, label, wants, queueing, place } = request;
+        let [a, b, c, d, e, f, g, h, ..] = ledger.keyed_hash(Purpose::Request, text);
+        // A request id is not 0.
+        let id = RequestId(u64::from_be_bytes([a, b, c, d, e, f, g, h]).max(1));
+        let session = match ledger.find_keyed(key) {
+            Some((session, key)) => {
+                if ledger.keyed_request(session).is_some_and(|other| other != id) {
+                    return Err(KeyedRefusal::DifferentRequest);
+                }
+                ledger.attach(session, connection, &key, place.is_some().into())?.renew(now.monotonic);
+                ledger.redirect_opening((connection, token), session);
+                session
+            }
+            None => {
+                let opened = Opened { session: number, key: ledger.session_key(key), ttl_ms };
+                ledger.begin_leased(connection, opened, label, now.monotonic, context)?;
+                ledger.sessions.existing_mut(number).store_later();
+                number
+            }
+        };
+        ledger.sessions.existing_mut(session).set_keyed();
+        let call = Call { connection, ids: only(id), token };
+        let outcome = ledger.acquire(call, wants, queueing, place, now.monotonic, context);
+        if place.is_some() {
+            ledger.count_repetition(connection, context);
+        }
+        let refusal = match outcome {
+            // A repeated request is told that the work is done as long as its lease lasts.
+            Outcome::Refused(Refusal::Done) => return Ok(()),
+            Outcome::Refused(refusal) => refusal,
+            Outcome::Answered(_) | Outcome::Waiting => {
+                let is_new = ledger.store_unstored(session, now.monotonic);
+                // A place that is told before its session is stored would be lost in a restart.
+                if let Some(reply_to) = ledger.sessions.reply_to(connection, token).filter(|_| is_new) {
+                    ledger.answer_when_opened(reply_to, session);
+                }
+                ledger.journal.end_unit();
+                return Ok(());
+            }
+        };
+        // After a restart the request is repeated, at its place; so it is when the store works again.
+        let is_repeated = refusal == Refusal::ShuttingDown || ledger.keyed_request(session).is_none();
+        if !is_repeated || !ledger.sessions.existing(session).is_stored() {
+            ledger.end_keyed(session, now.monotonic, context);
+        }
+        Err(refusal.into())
     }
 
     /// Renews a keyed lease, and attaches the connection to it, which gets a message when the lease changes. `may` says whether
@@ -173,7 +218,36 @@ impl Core {
     pub fn keyed_lease(&self, key: &LeaseKey, from: MonotonicMs) -> Option<KeyedLease> {
         let ledger = &mut *self.ledger();
         let (session, _) = ledger.find_keyed(key)?;
-        ledger.keyed_lease(session, from)
+        let state = ledger.sessions.existing(session);
+        let (_, reply) = state.log().iter().next()?;
+        let mut revoked = state.revoked();
+        let state = match reply {
+            CachedReply::Waiting(_) if ledger.sessions.opener(session).is_some() => KeyedState::Storing,
+            CachedReply::Waiting(id) => {
+                KeyedState::Queued { position: ledger.position(*id), place: ledger.place_of(session, *id) }
+            }
+            CachedReply::Committing => KeyedState::Storing,
+            CachedReply::Granted(granted) => match ledger.grants.get(granted.grant) {
+                Some(grant) => {
+                    revoked = revoked.into_iter().chain(grant.revoked()).min();
+                    let (grant, slots) = (granted.grant, granted.slots.clone());
+                    KeyedState::Held { grant, slots, is_new: !ledger.sessions.existing_mut(session).tell() }
+                }
+                None => KeyedState::Over(Refusal::Revoked),
+            },
+            CachedReply::Done(Err(Refusal::Done)) => KeyedState::Done,
+            CachedReply::Done(Err(refusal)) => KeyedState::Over(*refusal),
+            CachedReply::Done(Ok(())) | CachedReply::Declared(_) => KeyedState::Over(Refusal::StaleRequest),
+        };
+        let (_, lease) = ledger.sessions.existing(session).lease()?;
+        let grace_ms = revoked.map(|at| from.until(at));
+        let left_ms = ledger.sessions.ttl_left_ms(session, from)?;
+        Some(KeyedLease {
+            state,
+            ttl_ms: lease.ttl_ms(),
+            left_ms: grace_ms.map_or(left_ms, |grace_ms| grace_ms.min(left_ms)),
+            grace_ms,
+        })
     }
 
     /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored. `is_done`: if it
@@ -241,62 +315,6 @@ impl Core {
 }
 
 impl Ledger {
-    fn acquire_keyed(
-        &mut self,
-        (connection, token): (ConnectionId, Token),
-        number: SessionId,
-        request: KeyedRequest<'_>,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Result<(), KeyedRefusal> {
-        let KeyedRequest { key, text, ttl_ms, label, wants, queueing, place } = request;
-        let [a, b, c, d, e, f, g, h, ..] = self.keyed_hash(Purpose::Request, text);
-        // A request id is not 0.
-        let id = RequestId(u64::from_be_bytes([a, b, c, d, e, f, g, h]).max(1));
-        let session = match self.find_keyed(key) {
-            Some((session, key)) => {
-                if self.keyed_request(session).is_some_and(|other| other != id) {
-                    return Err(KeyedRefusal::DifferentRequest);
-                }
-                self.attach(session, connection, &key, place.is_some().into())?.renew(now);
-                self.redirect_opening((connection, token), session);
-                session
-            }
-            None => {
-                let opened = Opened { session: number, key: self.session_key(key), ttl_ms };
-                self.begin_leased(connection, opened, label, now, context)?;
-                self.sessions.existing_mut(number).store_later();
-                number
-            }
-        };
-        self.sessions.existing_mut(session).set_keyed();
-        let call = Call { connection, ids: only(id), token };
-        let outcome = self.acquire(call, wants, queueing, place, now, context);
-        if place.is_some() {
-            self.count_repetition(connection, context);
-        }
-        let refusal = match outcome {
-            // A repeated request is told that the work is done as long as its lease lasts.
-            Outcome::Refused(Refusal::Done) => return Ok(()),
-            Outcome::Refused(refusal) => refusal,
-            Outcome::Answered(_) | Outcome::Waiting => {
-                let is_new = self.store_unstored(session, now);
-                // A place that is told before its session is stored would be lost in a restart.
-                if let Some(reply_to) = self.sessions.reply_to(connection, token).filter(|_| is_new) {
-                    self.answer_when_opened(reply_to, session);
-                }
-                self.journal.end_unit();
-                return Ok(());
-            }
-        };
-        // After a restart the request is repeated, at its place; so it is when the store works again.
-        let is_repeated = refusal == Refusal::ShuttingDown || self.keyed_request(session).is_none();
-        if !is_repeated || !self.sessions.existing(session).is_stored() {
-            self.end_keyed(session, now, context);
-        }
-        Err(refusal.into())
-    }
-
     fn end_keyed(&mut self, session: SessionId, now: MonotonicMs, context: LedgerContext<'_>) {
         self.end_now(session, EventKind::Released, Refusal::Canceled, now, context);
         self.run_backlog(context);
@@ -326,39 +344,6 @@ impl Ledger {
     /// The id of the only request of a keyed lease; `None`: it has to be repeated after a restart.
     fn keyed_request(&self, session: SessionId) -> Option<RequestId> {
         self.sessions.existing(session).log().iter().next().map(|(id, _)| id)
-    }
-
-    fn keyed_lease(&mut self, session: SessionId, from: MonotonicMs) -> Option<KeyedLease> {
-        let state = self.sessions.existing(session);
-        let (_, reply) = state.log().iter().next()?;
-        let mut revoked = state.revoked();
-        let state = match reply {
-            CachedReply::Waiting(_) if self.sessions.opener(session).is_some() => KeyedState::Storing,
-            CachedReply::Waiting(id) => {
-                KeyedState::Queued { position: self.position(*id), place: self.place_of(session, *id) }
-            }
-            CachedReply::Committing => KeyedState::Storing,
-            CachedReply::Granted(granted) => match self.grants.get(granted.grant) {
-                Some(grant) => {
-                    revoked = revoked.into_iter().chain(grant.revoked()).min();
-                    let (grant, slots) = (granted.grant, granted.slots.clone());
-                    KeyedState::Held { grant, slots, is_new: !self.sessions.existing_mut(session).tell() }
-                }
-                None => KeyedState::Over(Refusal::Revoked),
-            },
-            CachedReply::Done(Err(Refusal::Done)) => KeyedState::Done,
-            CachedReply::Done(Err(refusal)) => KeyedState::Over(*refusal),
-            CachedReply::Done(Ok(())) | CachedReply::Declared(_) => KeyedState::Over(Refusal::StaleRequest),
-        };
-        let (_, lease) = self.sessions.existing(session).lease()?;
-        let grace_ms = revoked.map(|at| from.until(at));
-        let left_ms = self.sessions.ttl_left_ms(session, from)?;
-        Some(KeyedLease {
-            state,
-            ttl_ms: lease.ttl_ms(),
-            left_ms: grace_ms.map_or(left_ms, |grace_ms| grace_ms.min(left_ms)),
-            grace_ms,
-        })
     }
 
     /// The position of a waiter in the queue in which it waits, from 1.

@@ -14,7 +14,7 @@
 //!
 //! | level | files |
 //! |---|---|
-//! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `keyed`, `revoke`, `expire`, `commit`, `restore`, `listing` |
+//! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `connect`, `keyed`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
 //! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `await_idle` |
 //! | what others learn of a change, and what it counts for | `repeated`, `replies`, `watch`, `records`, `history`, `shares` |
@@ -51,9 +51,7 @@ mod removal;
 mod repeated;
 mod replies;
 mod restore;
-mod revoke;
 mod serve;
-mod service;
 mod session_end;
 mod sessions;
 mod sets;
@@ -65,6 +63,7 @@ mod watch;
 mod watches;
 
 pub use acquire::Waiting;
+pub use commit::{Batch, CommitOutcome};
 pub use connect::CheckedNames;
 pub use grants::{Kind, Permitted, Queueing, Want};
 pub use keyed::{KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState};

@@ -9,47 +9,53 @@ use super::sessions::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
-use crate::invariant::broken;
 use crate::object::ObjectRef;
+use crate::outcome::Opened;
 use crate::semaphore::SLOTS_MAX;
-use crate::time::MonotonicMs;
+use crate::state::Core;
+use crate::time::{Moment, MonotonicMs};
 use signalbox_model::GrantId;
 
 /// A higher reservation would soon leave no ids, so no server has made one.
 const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
 
-impl Ledger {
-    /// Restores a record. Records come in the order of their keys. An error describes a contradiction between records.
-    pub(crate) fn restore(
-        &mut self,
-        record: Record,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Result<(), String> {
+impl Core {
+    /// Restores a record of a store, before anything else is done. Records come in the order of their keys, and leases
+    /// start again now. An error describes a contradiction between records.
+    pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
+        let context = self.context(now.unix);
         match record {
             Record::Mark(up_to) if up_to > RESERVATION_MAX => {
                 return Err(format!("no id can be above {up_to}"));
             }
-            Record::Mark(up_to) => self.ids.start_after(up_to),
-            Record::Declaration(record) => self.restore_declaration(record, context)?,
-            Record::Session(record) => self.restore_session(record, now),
-            Record::Grant(record) => self.restore_grant(record, now, context)?,
-            Record::Answer(record) => self.restore_answer(record)?,
-            Record::PlaceKey(key) => _ = self.places.set_key_once(key),
-            Record::Sysv(_) => broken(format_args!("the ledger restores facts of its own only")),
+            Record::Mark(up_to) => self.ledger().ids.start_after(up_to),
+            Record::Declaration(record) => self.ledger().restore_declaration(record, context)?,
+            Record::Session(record) => {
+                self.start_sessions_after(record.session.number());
+                self.ledger().restore_session(record, now.monotonic);
+            }
+            Record::Grant(record) => self.ledger().restore_grant(record, now.monotonic, context)?,
+            Record::Answer(record) => self.ledger().restore_answer(record)?,
+            Record::PlaceKey(key) => _ = self.ledger().places.set_key_once(key),
+            Record::Sysv(record) => self.sysv().restore(record, now)?,
         }
         Ok(())
     }
 
-    /// The server begins to serve what was restored `late_ms` milliseconds before: leases and the reconnect window start now, the
-    /// rest of grace periods remains, and removals continue.
-    pub(crate) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs, context: LedgerContext<'_>) {
-        self.sessions.begin_serving(late_ms, now);
-        self.grants.begin_serving(late_ms);
-        self.open_reconnect_window(now);
-        self.resume_removals(now, context);
+    /// The server begins to serve what was restored at this time: leases and the reconnect window start now, the rest of grace
+    /// periods remains, and removals continue.
+    pub fn begin_serving(&self, restored: MonotonicMs, now: Moment) {
+        let late_ms = restored.age_ms(now.monotonic);
+        self.sysv().begin_serving(late_ms);
+        let ledger = &mut *self.ledger();
+        ledger.sessions.begin_serving(late_ms, now.monotonic);
+        ledger.grants.begin_serving(late_ms);
+        ledger.open_reconnect_window(now.monotonic);
+        ledger.resume_removals(now.monotonic, self.context(now.unix));
     }
+}
 
+impl Ledger {
     fn restore_declaration(
         &mut self,
         record: DeclarationRecord,
@@ -77,8 +83,9 @@ impl Ledger {
     }
 
     fn restore_session(&mut self, record: SessionRecord, now: MonotonicMs) {
-        let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
-        self.sessions.restore(record.session, record.key, record.ttl_ms, &record.label, revoked, now);
+        let SessionRecord { session, key, ttl_ms, label, revoked_grace_ms } = record;
+        let revoked = revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
+        self.sessions.add_leased(Opened { session, key, ttl_ms }, &label, None, revoked, now);
     }
 
     fn restore_grant(
@@ -139,7 +146,7 @@ impl Ledger {
         if !part.slots.is_empty() {
             let are_taken = self.slots.restore(&object, id, &part.slots);
             are_taken.ok_or_else(|| format!("grant {id} has slots of {name} that it cannot have"))?;
-            object.withhold(self.present_withheld(&object));
+            object.withhold(self.slots.present_withheld(&object));
         }
         self.queues.add_grant(part.namespace, &object, id);
         Ok(object)

@@ -171,6 +171,16 @@ impl Ledger {
         object.refusal(claim).or_else(no_such_slot)
     }
 
+    /// Whether a semaphore will never have a slot, unless it is changed.
+    pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
+        match object.lifecycle() {
+            // Until the removal is committed, nothing is refused because of it.
+            Lifecycle::Closing => false,
+            Lifecycle::Numbered => object.capacity().is_none_or(|capacity| capacity <= slot.into()),
+            Lifecycle::Implicit | Lifecycle::Declared | Lifecycle::Removing => true,
+        }
+    }
+
     /// Slots that a grant may still take, of all its names together.
     fn slots_left(&self, id: GrantId) -> usize {
         let slots = |part: &Part| part.object().map_or(0, |(_, object)| self.slots.of(object, id).len());
@@ -470,7 +480,7 @@ impl Ledger {
             broken(format_args!("grant {id} has taken from objects only"))
         };
         let has_slots_out = self.slots.free(object, id);
-        let withheld = has_slots_out.then(|| self.present_withheld(object));
+        let withheld = has_slots_out.then(|| self.slots.present_withheld(object));
         if object.release_grant(part.claim.resources, withheld, context.interval) {
             self.backlog.usage_dropped_later(namespace, object);
         }

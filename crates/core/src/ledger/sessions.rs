@@ -16,7 +16,7 @@ use crate::durable::AnswerRecord;
 use crate::invariant::{broken, invariant};
 use crate::limit::ClientKey;
 use crate::mailbox::{Mailbox, Message, ReplyTo, SessionClient};
-use crate::outcome::{Answer, Token};
+use crate::outcome::{Answer, Opened, Token};
 use crate::request_log::{Reply, RequestLog};
 use crate::ring_map::RingMap;
 use crate::time::MonotonicMs;
@@ -184,36 +184,14 @@ impl Sessions {
         }
     }
 
-    /// Adds a leased session that was opened now, and returns when it ends without a renewal. The caller attaches a connection.
-    pub(super) fn open(
+    /// Adds a leased session that was opened at this time, or that is restored and may have been revoked; its lease starts now.
+    /// Returns when it ends without a renewal. The caller attaches a connection.
+    pub(super) fn add_leased(
         &mut self,
-        session: SessionId,
-        key: SessionKey,
-        ttl_ms: u32,
+        Opened { session, key, ttl_ms }: Opened,
         label: &[u8],
-        now: MonotonicMs,
-    ) -> MonotonicMs {
-        self.add_leased(session, (key, ttl_ms, label), (Some(now), None), now)
-    }
-
-    /// Adds a restored leased session, which may have been revoked.
-    pub(super) fn restore(
-        &mut self,
-        session: SessionId,
-        key: SessionKey,
-        ttl_ms: u32,
-        label: &[u8],
+        opened: Option<MonotonicMs>,
         revoked: Option<MonotonicMs>,
-        now: MonotonicMs,
-    ) {
-        self.add_leased(session, (key, ttl_ms, label), (None, revoked), now);
-    }
-
-    fn add_leased(
-        &mut self,
-        session: SessionId,
-        (key, ttl_ms, label): (SessionKey, u32, &[u8]),
-        (opened, revoked): (Option<MonotonicMs>, Option<MonotonicMs>),
         now: MonotonicMs,
     ) -> MonotonicMs {
         self.by_key.insert((key.first_half(), session));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::invariant::invariant;
 use crate::object::ObjectRef;
-use crate::semaphore::SLOTS_MAX;
+use crate::semaphore::{SLOTS_MAX, Withheld};
 use signalbox_model::GrantId;
 
 /// Most slots of one grant.
@@ -60,9 +60,19 @@ impl SlotTables {
         self.0.get(&object.address()).map_or_else(Vec::new, Slots::all_out)
     }
 
-    /// The number of slots below a capacity that are out of service and not taken.
-    pub(super) fn withheld(&self, object: &ObjectRef, capacity: u32) -> u32 {
-        self.0.get(&object.address()).map_or(0, |slots| slots.withheld(capacity))
+    /// The part of a semaphore's capacity that is withheld: all of it while it is paused, else its slots below the capacity that are
+    /// out of service and not taken.
+    pub(super) fn withheld(&self, object: &ObjectRef, is_paused: bool, capacity: u32) -> Withheld {
+        if is_paused {
+            return Withheld::ALL;
+        }
+        Withheld::slots(self.0.get(&object.address()).map_or(0, |slots| slots.withheld(capacity)))
+    }
+
+    /// As [`Self::withheld`], with the present capacity, and paused or not as it is now.
+    pub(super) fn present_withheld(&self, object: &ObjectRef) -> Withheld {
+        let is_paused = object.withheld() == Withheld::ALL;
+        self.withheld(object, is_paused, object.capacity().unwrap_or(0))
     }
 
     /// Whether a slot of a semaphore is in service and not taken.

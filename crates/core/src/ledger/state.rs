@@ -157,7 +157,7 @@ pub(crate) struct Ledger {
     pub(super) places: Places,
     pub(super) alarm: Alarm,
     /// Without a store, every request is answered at once.
-    pub(crate) journal: Journal<OnCommit>,
+    pub(super) journal: Journal<OnCommit>,
     pub(super) pending_replies: PendingReplies,
     /// `None`: there is none.
     pub(super) history: Option<History>,

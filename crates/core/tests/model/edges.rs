@@ -633,7 +633,7 @@ fn a_request_that_is_repeated_after_a_restart_gets_the_same_answer() {
     assert_eq!(error, "an answer belongs to session 100, which does not exist");
     server.core.restore(Record::Session(record), START).unwrap();
     server.core.restore(Record::Answer(answer), START).unwrap();
-    server.core.attach(session, server.id(0), &key, START).unwrap();
+    server.core.attach(session, server.id(0), &key, 0).unwrap();
     // The semaphore was removed since.
     assert_eq!(server.declare(0, 2, false), Outcome::Answered(Answer::Declared([state].into())));
     assert!(server.core.list_declared(&mut server.core.declared(b"")).is_empty());

@@ -535,7 +535,7 @@ impl Pair {
                 let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
                 let Some((session, key, _)) = some.get(session % some.len().max(1)) else { return };
                 let key = if with_key { *key } else { SessionKey([0; 16]) };
-                let found = self.core.attach_to_repeat(*session, connection, &key, 0);
+                let found = self.core.attach(*session, connection, &key, 0);
                 let expected = self.model.attach(*session, connection, key);
                 assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
                 if expected.is_ok() {
@@ -1392,7 +1392,7 @@ fn a_session_with_many_grants_ends_in_steps_and_gets_nothing_meanwhile() {
             assert_eq!(server.acquire(0, &[TWO], 1, GRANTS), Outcome::Refused(Refusal::NoSuchSession));
             assert_eq!(server.core.verify(grants[0], now), Err(Refusal::NotAcquired), "its lease is over");
         }
-        let attached = server.core.attach(session, server.id(2), &SessionKey([1; 16]), now);
+        let attached = server.core.attach(session, server.id(2), &SessionKey([1; 16]), 0);
         assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
         server.release(1, theirs);
         assert_eq!(server.value(ONE), 0, "its waiters are not served");
@@ -1579,7 +1579,7 @@ fn requests_of_a_connection_whose_session_is_revoked_are_refused() {
         assert_eq!(idle, Outcome::Refused(gone));
         let watch = core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(&b""[..]), START);
         assert_eq!(watch.err(), Some(gone));
-        assert_eq!(core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
+        assert_eq!(core.attach(session, revoked, &SessionKey([3; 16]), 0).err(), Some(gone));
         // With the key of no session, and of the one that exists.
         for key in [9, 3] {
             let opened = core.open_leased(revoked, SessionKey([key; 16]), 1000, b"", Token(1002), START);
@@ -1592,7 +1592,7 @@ fn requests_of_a_connection_whose_session_is_revoked_are_refused() {
     while server.core.leave(revoked, START) {}
     assert_eq!(server.core.check_ledger(), Ok(()));
     // The session has the connection that it had, and can get another.
-    assert!(server.core.attach(session, server.id(3), &SessionKey([3; 16]), START).is_ok());
+    assert!(server.core.attach(session, server.id(3), &SessionKey([3; 16]), 0).is_ok());
 }
 
 #[test]
@@ -1644,7 +1644,7 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
     );
     // Another connection gets the answer of the request that it repeats.
     let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
-    server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
+    server.core.attach(session, server.id(2), &SessionKey([2; 16]), 0).unwrap();
     let wants = [signalbox_core::Want {
         kind: Kind::Of(ONE.0),
         name: ONE.1,
@@ -1673,7 +1673,7 @@ fn another_connection_can_take_over_the_session_of_a_connection_that_ends_in_ste
     }
     let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
     assert!(server.core.leave(server.id(1), START), "the work takes more than one step");
-    let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
+    let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), 0);
     while server.core.leave(server.id(1), START) {}
     assert_eq!(server.core.check_ledger(), Ok(()));
     assert!(lease.is_ok());
@@ -1825,7 +1825,7 @@ fn a_connection_that_lost_its_session_gets_no_answer_to_a_request_that_is_being_
     let queueing = Queueing { wait_ms: 0, queue_max: 1 };
     assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
     let other = server.id(1);
-    server.core.attach(session, other, &SessionKey([1; 16]), START).unwrap();
+    server.core.attach(session, other, &SessionKey([1; 16]), 0).unwrap();
     let notice = Message::Notice(Notice::AttachedElsewhere { session: session.number() });
     let refused = Message::Answer { token: call.token, outcome: Err(Refusal::NoSuchSession) };
     assert_eq!(messages_of(&server.connections[0].mailbox), [refused, notice]);

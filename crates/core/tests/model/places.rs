@@ -473,7 +473,7 @@ impl Run {
         let announced = places.saturating_add_signed(more);
         let (session, key) = (client.session, client.key);
         self.receive();
-        let attached = self.core.attach_to_repeat(session, connection, &key, announced);
+        let attached = self.core.attach(session, connection, &key, announced);
         attached.expect("no session expires").renew(self.now().monotonic);
         self.clients[by].connection = Some((connection, mailbox));
         if let Some(missing) = self.window.as_mut().and_then(|window| window.awaited.get_mut(&session)) {

@@ -371,7 +371,8 @@ impl Run {
                     self.leased.iter().filter(|leased| leased.is_acknowledged).collect();
                 let Some(leased) = acknowledged.get(session % acknowledged.len().max(1)) else { return };
                 let (id, key) = (leased.id, leased.key);
-                self.core.attach(id, self.connections[by].session.id(), &key, self.now()).unwrap();
+                let lease = self.core.attach(id, self.connections[by].session.id(), &key, 0).unwrap();
+                lease.renew(self.now().monotonic);
                 for connection in &mut self.connections {
                     // The connection that was attached loses the session.
                     connection.attached.take_if(|attached| *attached == id);
