@@ -7,6 +7,7 @@ mod edges;
 mod journal;
 mod keyed;
 mod ledger;
+mod limits;
 mod places;
 mod plain;
 mod sysv;
