@@ -6,8 +6,8 @@ use tracing::info;
 use super::access::{Ended, Identity, Permissions, Right};
 use super::client_address::Client;
 use super::state::Server;
-use signalbox_core::{Call, Executed, Moment, Outcome};
-use signalbox_model::{Cancellation, Namespace, Operation, Quoted, Revocation, Status, Target};
+use signalbox_core::{Answer, Call, Executed, Moment, Outcome};
+use signalbox_model::{Cancellation, Namespace, Operation, Quoted, Refusal, Revocation, Status, Target};
 
 /// An operation that a client has requested. It is recorded when it has ended, or when no client waits for its end.
 #[derive(Debug)]
@@ -21,25 +21,34 @@ pub(super) struct Requested {
     is_change: bool,
 }
 
-/// The first target of an operation that a client may not administer.
-pub(super) fn missing<'a>(permissions: &Permissions, operation: &Operation<'a>) -> Option<Target<'a>> {
-    let mut targets = operation.for_each_target().into_iter().map(|one| one.target());
-    targets.find(|target| !permissions.may(Right::Administer, *target))
-}
-
 impl Requested {
-    pub(super) fn new(client: &Client, permissions: &Permissions, operation: &Operation<'_>) -> Self {
-        let line = |one: Operation<'_>| (one.to_string(), one.target().to_string());
-        Self {
+    /// Takes up an operation. If its client may not administer all that it is about, this is recorded, and the first target that
+    /// the client may not administer is the error. `server`: `None` while this process serves no clients.
+    pub(super) fn permitted<'a>(
+        server: Option<&Server>,
+        client: &Client,
+        permissions: &Permissions,
+        operation: &Operation<'a>,
+    ) -> Result<Self, Target<'a>> {
+        let parts = operation.for_each_target();
+        let requested = Self {
             client: client.clone(),
             identity: permissions.identity().cloned(),
-            lines: operation.for_each_target().into_iter().map(line).collect(),
+            lines: parts.iter().map(|one| (one.to_string(), one.target().to_string())).collect(),
             of: None,
             is_change: false,
+        };
+        let mut targets = parts.iter().map(Operation::target);
+        let Some(missing) = targets.find(|target| !permissions.may(Right::Administer, *target)) else {
+            return Ok(requested);
+        };
+        if let Some(server) = server {
+            requested.record(server, Ended::Denied(Status::NotPermitted.name()));
         }
+        Err(missing)
     }
 
-    /// Executes the operation for a client that has the right. An outcome at once is recorded.
+    /// Executes the operation. An outcome at once is recorded.
     pub(super) fn execute(
         &mut self,
         server: &Server,
@@ -65,13 +74,18 @@ impl Requested {
         outcome
     }
 
-    /// Records that the client lacks the right.
-    pub(super) fn not_permitted(&self, server: &Server) {
-        self.record(server, Ended::Denied(Status::NotPermitted.name()));
+    /// Records the answer to an operation that waited; `None`: no client waits for it any longer.
+    pub(super) fn record_answer(&self, server: &Server, answer: Option<&Result<Answer, Refusal>>) {
+        let ended = match answer {
+            Some(Ok(_)) => Ended::Done,
+            Some(Err(refusal)) => Ended::Refused(refusal.status().name()),
+            None => Ended::Accepted,
+        };
+        self.record(server, ended);
     }
 
     /// Records how the operation has ended. Only a change is logged.
-    pub(super) fn record(&self, server: &Server, ended: Ended) {
+    fn record(&self, server: &Server, ended: Ended) {
         for (operation, target) in &self.lines {
             let of = self.of.as_ref();
             let target = of.unwrap_or(target);

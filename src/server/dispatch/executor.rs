@@ -7,7 +7,6 @@ use tracing::warn;
 use super::super::metrics::{AcquireRefusal, Tally};
 use super::super::port::{Port, port_name};
 use super::super::state::Server;
-use super::answer::compose_status;
 use super::extended_state::ExtendedState;
 use super::response_stream::ResponseStream;
 use super::rights;
@@ -53,7 +52,7 @@ impl Executor<'_> {
             FrameClass::Extended(opcode) => self.execute_extended(opcode, frame, out),
             FrameClass::Sysv(opcode) => self.execute_sysv(opcode, frame, out),
             FrameClass::Unknown(status) => {
-                compose_status(frame.opcode(), frame.opaque(), status, out);
+                Response::Failed(status).compose(frame.opcode(), frame.opaque(), out);
                 NextStep::Continue
             }
         }

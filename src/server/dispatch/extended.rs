@@ -1,32 +1,24 @@
 //! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
+use tracing::warn;
+
 use super::super::access::{Ended, Right};
+use super::super::export::{EXPORTS_MAX, Refused};
 use super::super::operations::Requested;
 use super::super::steps;
-use super::answer::{compose_answer, compose_refusal, compose_status};
+use super::answers::compose_answer;
 use super::executor::{Executor, NextStep};
 use super::extended_state::{WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
-use crate::config::{SessionConfig, ms};
-use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Waiting, Want};
+use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, Waiting, Want};
 use signalbox_model::{
-    Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status, Target,
+    Claim, Limit, Milliseconds, Namespace, Operation, Place, ReachedLimit, Refusal, RequestIds, Scope,
+    SessionId, SessionKey, Status, Target,
 };
 use signalbox_protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedOpcode, ExtendedResponse,
-    Features, Frame, HelloAnswer, Opaque, Response, Shares, Wait,
+    self as wire, Extended, ExtendedOpcode, ExtendedResponse, Frame, Opaque, Response, Wait,
 };
-
-/// The features of every server, with and without a store.
-const FEATURES: Features = Features::GRANTS
-    .union(Features::ACQUIRE_ALL)
-    .union(Features::WATCH)
-    .union(Features::REVOKE)
-    .union(Features::DECLARE)
-    .union(Features::SLOTS)
-    .union(Features::SYSV)
-    .union(Features::SESSIONS);
 
 /// How a valid request is answered.
 pub(super) enum Execution<'a> {
@@ -79,11 +71,11 @@ impl Executor<'_> {
         match denial {
             Denial::Refused(refusal) => {
                 self.note_refusal(refusal);
-                compose_refusal(opcode, opaque, refusal, out);
+                ExtendedResponse::Refused(refusal).compose(opcode, opaque, out);
             }
-            Denial::Status(status) => compose_status(opcode, opaque, status, out),
+            Denial::Status(status) => Response::Failed(status).compose(opcode, opaque, out),
             Denial::Closed(refusal) => {
-                compose_refusal(opcode, opaque, refusal, out);
+                ExtendedResponse::Refused(refusal).compose(opcode, opaque, out);
                 return NextStep::Close;
             }
         }
@@ -107,13 +99,8 @@ impl Executor<'_> {
             return self.execute_request(opaque, request);
         };
         self.note_missing(&format!("{:?}", request.opcode()), missing);
-        match request {
-            Extended::Change { operation, .. } => {
-                let permissions = self.extended.standing.permissions();
-                Requested::new(&self.extended.client, permissions, operation).not_permitted(self.server);
-            }
-            Extended::Export => self.audit_export(Ended::Denied(Status::NotPermitted.name())),
-            _ => {}
+        if let Extended::Export = request {
+            self.audit_export(Ended::Denied(Status::NotPermitted.name()));
         }
         Err(self.extended.standing.refusal().into())
     }
@@ -260,75 +247,6 @@ impl Executor<'_> {
         }
     }
 
-    fn hello(
-        &mut self,
-        opaque: Opaque,
-        version: u32,
-        label: &[u8],
-        wanted: Features,
-    ) -> Result<Execution<'static>, Denial> {
-        if version == 0 {
-            return Err(Denial::Status(Status::InvalidArguments));
-        }
-        self.extended.introduce(self.server, opaque, label);
-        self.extended.is_told_places = wanted.contains(Features::PLACES);
-        let session = &self.server.config().session;
-        // Without a store, no session survives that could repeat a request.
-        let durable = if self.server.is_durable() {
-            Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
-        } else {
-            Features::default()
-        };
-        let cluster = if self.server.is_node() {
-            Features::CLUSTER.union(Features::WHERE)
-        } else {
-            Features::default()
-        };
-        Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
-            version: EXTENDED_VERSION,
-            features: FEATURES.union(durable).union(cluster),
-            session: self.extended.connection.number(),
-            wait_max: Milliseconds(ms(session.max_wait_s)),
-            wait_default: Milliseconds(ms(session.default_wait_s)),
-            ttl_min: Milliseconds(ms(session.min_ttl_s)),
-            ttl_max: Milliseconds(ms(session.max_ttl_s)),
-            names_max: ACQUIRE_ALL_NAMES_MAX as u32,
-            requests_max: REQUESTS_MAX as u32,
-            port: self.port.namespace,
-            shares: self.shares(session),
-        })))
-    }
-
-    /// Where clients reach the nodes of the cluster.
-    fn compose_whereabouts(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        let opcode = ExtendedOpcode::Where.code();
-        let Some(whereabouts) = self.server.whereabouts() else {
-            return compose_status(opcode, opaque, Status::UnknownCommand, out);
-        };
-        let (namespace, others) = (self.port.namespace, whereabouts.others.get());
-        let response = ExtendedResponse::Where(wire::Whereabouts {
-            epoch: whereabouts.epoch,
-            renew_deadline: Milliseconds::saturating_from(whereabouts.renew_deadline),
-            is_relayed: self.extended.client.address.is_relayed(),
-            leader: self.extended.reachable(self.server, whereabouts.leader.of(namespace)),
-            others: self.extended.reachable(self.server, others.of(namespace)),
-        });
-        response.compose(opcode, opaque, out);
-    }
-
-    /// What one client may have.
-    fn shares(&self, session: &SessionConfig) -> Shares {
-        let share = self.server.rules.shares.share();
-        let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
-        Shares {
-            connections: of(self.server.connections_limit(self.port.namespace)),
-            sessions: of(session.max_sessions as usize),
-            waiters: of(session.max_waiters as usize),
-            watches: of(session.max_watches as usize),
-            memory: share.of(self.server.memory.max() as usize) as u64,
-        }
-    }
-
     fn open_session(
         &mut self,
         opaque: Opaque,
@@ -399,6 +317,71 @@ impl Executor<'_> {
             Wait::UpTo(span) => self.server.config().session.wait_ms(Some(span)),
             Wait::ServerDefault => self.server.config().session.wait_ms(None),
         }
+    }
+
+    /// Executes an operation of an administrator if the client has the right to, and records it.
+    fn change(
+        &mut self,
+        opaque: Opaque,
+        ids: RequestIds,
+        operation: &Operation<'_>,
+        now: Moment,
+    ) -> Result<Execution<'static>, Denial> {
+        let (client, permissions) = (&self.extended.client, self.extended.standing.permissions());
+        let mut requested = match Requested::permitted(Some(self.server), client, permissions, operation) {
+            Ok(requested) => requested,
+            Err(target) => {
+                self.note_missing(
+                    &format!("{:?}", ExtendedOpcode::of(operation)),
+                    (Right::Administer, target),
+                );
+                return Err(self.extended.standing.refusal().into());
+            }
+        };
+        self.check_opaque(opaque)?;
+        let call = Call { connection: self.extended.connection, ids, token: token_of(opaque) };
+        match requested.execute(self.server, call, operation, now) {
+            Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            Outcome::Waiting => {
+                let requested = Some(Box::new(requested));
+                let waiting =
+                    WaitingRequest { opcode: ExtendedOpcode::of(operation), since: now.monotonic, requested };
+                self.extended.waiting.insert(opaque, waiting);
+                Ok(Execution::Later)
+            }
+        }
+    }
+
+    fn export(&self, opaque: Opaque) -> Result<Execution<'static>, Denial> {
+        self.check_opaque(opaque)?;
+        match self.server.exports.begin(&self.extended.client) {
+            Ok(export) => {
+                self.audit_export(Ended::Accepted);
+                Ok(Execution::Stream(ResponseStream::export(export, opaque)))
+            }
+            Err(Refused::NoStore) => Err(Denial::Status(Status::NotFound)),
+            Err(Refused::TooMany) => {
+                let reached =
+                    ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64, is_share: false };
+                Err(Denial::Refused(Refusal::LimitReached(reached)))
+            }
+            Err(Refused::System(error)) => {
+                warn!(%error, "an export cannot be begun");
+                Err(Denial::Status(Status::ExportFailed))
+            }
+        }
+    }
+
+    fn audit_export(&self, ended: Ended) {
+        let identity = self.extended.standing.permissions().identity();
+        self.server.audit.record(
+            Some(&self.extended.client),
+            identity,
+            "export all records",
+            "server",
+            ended,
+        );
     }
 
     fn watch(

@@ -1,20 +1,16 @@
-//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease; and
-//! how messages of the core become frames.
+//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use super::super::access::{Ended, Right, Standing};
+use super::super::access::{Right, Standing};
 use super::super::client_address::{Client, ClientAddress};
 use super::super::operations::Requested;
 use super::super::state::Server;
-use super::super::steps;
-use super::answer::{compose_answer, compose_refusal, compose_status};
-use signalbox_core::{CheckedNames, Lease, Mailbox, Message, MonotonicMs, Token, Waiting, WatchSnapshot};
-use signalbox_model::{ConnectionId, GrantId, Milliseconds, Namespace, Notice, Status, Target, UnixSeconds};
-use signalbox_protocol::{End, ExtendedOpcode, ExtendedResponse, Moved, Opaque, SysvOpcode, compose_call};
+use signalbox_core::{CheckedNames, Lease, Mailbox, MonotonicMs, Token, Waiting, WatchSnapshot};
+use signalbox_model::{ConnectionId, GrantId, Namespace, Status, Target, UnixSeconds};
+use signalbox_protocol::{ExtendedOpcode, Opaque, Response, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
@@ -22,7 +18,7 @@ pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
     pub(super) client: Client,
     /// The kind of names that the port is for.
-    namespace: Namespace,
+    pub(super) namespace: Namespace,
     pub(super) is_encrypted: bool,
     /// What the client may do.
     pub(super) standing: Standing,
@@ -69,14 +65,10 @@ pub(super) fn token_of(opaque: Opaque) -> Token {
     Token(u32::from_be_bytes(opaque.0).into())
 }
 
-fn opaque_of(token: Token) -> Opaque {
+pub(super) fn opaque_of(token: Token) -> Opaque {
     let [_, _, _, _, opaque @ ..] = token.0.to_be_bytes();
     Opaque(opaque)
 }
-
-/// The connection session was revoked: the connection has to be closed.
-#[derive(Debug)]
-pub(in crate::server) struct Revoked;
 
 impl ExtendedState {
     pub(in crate::server) fn new(
@@ -164,7 +156,8 @@ impl ExtendedState {
                 // It exists, so this does not fail.
                 let _ = server.core.unwatch(self.connection, token_of(watch), now);
                 self.end_watch(watch);
-                compose_status(ExtendedOpcode::Watch.code(), watch, Status::NotPermitted, out);
+                let ended = Response::Failed(Status::NotPermitted);
+                ended.compose(ExtendedOpcode::Watch.code(), watch, out);
             }
         }
         for (waiting, WaitingRequest { opcode, .. }) in &self.waiting {
@@ -296,77 +289,6 @@ impl ExtendedState {
         self.mailbox.is_closed()
     }
 
-    /// Appends the core's messages to `out`, until it has `bytes` or more, and takes one step of a snapshot.
-    pub(in crate::server) fn encode_messages(
-        &mut self,
-        server: &Server,
-        bytes: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Revoked> {
-        while out.len() < bytes
-            && let Some(message) = self.mailbox.take()
-        {
-            self.compose(server, message, out)?;
-        }
-        // One snapshot at a time, so that many take no longer than one. Its events go through the mailbox, and are sent in
-        // the next turn.
-        if let Some((_, snapshot)) = self.snapshots.last_mut()
-            && !server.core.show(snapshot, steps::WATCH_NAMES)
-        {
-            self.snapshots.pop();
-        }
-        Ok(())
-    }
-
-    fn compose(&mut self, server: &Server, message: Message, out: &mut Vec<u8>) -> Result<(), Revoked> {
-        match message {
-            Message::Answer { token, outcome } => {
-                let opaque = opaque_of(token);
-                if let Some(WaitingRequest { opcode, since, requested }) = self.waiting.remove(&opaque) {
-                    if let ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll = opcode {
-                        let waited_ms = server.monotonic().0.saturating_sub(since.0);
-                        server.waits.note(Duration::from_millis(waited_ms));
-                    }
-                    if let Some(requested) = requested {
-                        let ended = outcome
-                            .as_ref()
-                            .map_or_else(|refusal| Ended::Refused(refusal.status().name()), |_| Ended::Done);
-                        requested.record(server, ended);
-                    }
-                    match &outcome {
-                        Ok(answer) => compose_answer(opcode, opaque, answer, out),
-                        Err(refusal) => compose_refusal(opcode.code(), opaque, *refusal, out),
-                    }
-                }
-            }
-            Message::Operated { token, result } => {
-                let opaque = opaque_of(token);
-                if let Some(opcode) = self.waiting_calls.remove(&opaque) {
-                    compose_call(&result, opcode, opaque, out);
-                }
-            }
-            Message::Event { token, event } => {
-                let opaque = opaque_of(token);
-                if let Some(number) = self.watches.get_mut(&opaque) {
-                    *number += 1;
-                    let response = ExtendedResponse::Event(*number, event.borrowed());
-                    response.compose(ExtendedOpcode::Watch.code(), opaque, out);
-                }
-            }
-            Message::Notice(notice) => {
-                if let Notice::AttachedElsewhere { .. } = notice {
-                    // The connection may have attached to another session since.
-                    self.regain_lease(server);
-                }
-                if let Some(hello) = self.hello {
-                    self.compose_notice(server, hello, notice, out);
-                }
-            }
-            Message::Close => return Err(Revoked),
-        }
-        Ok(())
-    }
-
     /// These addresses of nodes, if the client should connect to them directly. None if its relay encrypts what it sends, or if
     /// the client would lose rights that it has through its relay.
     pub(super) fn reachable<'a>(&self, server: &Server, addresses: &'a [String]) -> &'a [String] {
@@ -377,32 +299,10 @@ impl ExtendedState {
         if is_better_relayed { &[] } else { addresses }
     }
 
-    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice<MonotonicMs>, out: &mut Vec<u8>) {
-        let (request, received) = self.last_request;
-        let end = |at| End { request, after: Milliseconds(received.until(at)) };
-        let notice = match notice {
-            Notice::GrantRevoked { grant, end: at } => Notice::GrantRevoked { grant, end: end(at) },
-            Notice::SessionRevoked { session, end: at } => Notice::SessionRevoked { session, end: end(at) },
-            Notice::AttachedElsewhere { session } => Notice::AttachedElsewhere { session },
-            Notice::ShuttingDown => Notice::ShuttingDown,
-            Notice::Moved(()) => {
-                let Some(whereabouts) = server.whereabouts() else { return };
-                let Some(next) = whereabouts.next.get() else { return };
-                let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);
-                let addresses =
-                    if is_permitted { self.reachable(server, next.of(self.namespace)) } else { &[] };
-                let moved = Moved { epoch: whereabouts.epoch, addresses };
-                let moved = ExtendedResponse::Notice(Notice::Moved(moved));
-                return moved.compose(ExtendedOpcode::Hello.code(), hello, out);
-            }
-        };
-        ExtendedResponse::Notice(notice).compose(ExtendedOpcode::Hello.code(), hello, out);
-    }
-
     /// The connection has ended. Operations that are not stored yet are recorded as accepted.
     pub(in crate::server) fn end(&self, server: &Server) {
         for requested in self.waiting.values().filter_map(|waiting| waiting.requested.as_ref()) {
-            requested.record(server, Ended::Accepted);
+            requested.record_answer(server, None);
         }
     }
 }

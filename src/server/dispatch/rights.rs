@@ -4,7 +4,6 @@
 //! or a process. No client is kept from giving back what others wait for.
 
 use super::super::access::{Right, Standing};
-use super::super::operations;
 use signalbox_model::{Claim, Namespace, Scope, Target};
 use signalbox_protocol::{Extended, Request, SysvRequest};
 
@@ -30,10 +29,6 @@ pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option
         Extended::AcquireAll { ref claims, .. } => {
             claims.iter().find_map(|claim| missing_for(standing, claim))
         }
-        Extended::Change { ref operation, .. } => {
-            let missing = operations::missing(standing.permissions(), operation);
-            missing.map(|target| (Right::Administer, target))
-        }
         ref request => needed(request).filter(lacks),
     }
 }
@@ -47,6 +42,8 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::ReleaseGrant { .. }
         | Extended::Cancel(_)
         | Extended::Unwatch { .. } => None,
+        // What an administrator's operation is about is a part of it (`Requested::permitted`).
+        Extended::Change { .. } => None,
         // These keep a session alive, so that they need what made it.
         Extended::OpenSession { .. }
         | Extended::AttachSession { .. }
@@ -73,7 +70,6 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         // Sessions have grants of all names.
         Extended::Sessions | Extended::Held { .. } => Some((Right::Read, Target::Server)),
         Extended::Export => Some((Right::Administer, Target::Server)),
-        Extended::Change { ref operation, .. } => Some((Right::Administer, operation.target())),
     }
 }
 

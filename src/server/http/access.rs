@@ -1,19 +1,40 @@
-//! The rights of requests. The rules are those of the service ports (`super::super::access`); this module reads the tokens of
-//! requests, and composes refusals.
+//! The client of a request, and its rights. The rules are those of the service ports (`super::super::access`); this module reads
+//! the tokens of requests, and composes refusals.
+
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
 use super::super::access::Access;
 pub(super) use super::super::access::{Permissions, Right};
+use super::super::client_address::Client;
 use super::answer::ApiError;
-use super::peer::Peer;
 use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
 
 /// The number of seconds for which a client with too many wrong tokens has to be quiet.
 const QUIET_S: u32 = 60;
+
+/// The client of a request, and its connection.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) client: Arc<Client>,
+    /// The address of this machine that the client has connected to.
+    pub(super) local: IpAddr,
+    pub(super) is_encrypted: bool,
+}
+
+impl Peer {
+    /// The client of a request on this connection that another program forwards.
+    pub(super) fn forwarded(&self) -> Self {
+        let Client { address, certificate } = &*self.client;
+        let client = Client { address: address.forwarded(), certificate: certificate.clone() };
+        Self { client: Arc::new(client), ..*self }
+    }
+}
 
 /// The rights of the client of a request to this path: those of its token if it shows one, and otherwise those of its certificate
 /// or its address. A token that is refused is counted and logged.
@@ -122,4 +143,15 @@ fn too_many() -> ApiError {
         "this client has shown too many wrong tokens; try again after a minute, with another token",
     )
     .retry_after(QUIET_S)
+}
+
+#[cfg(test)]
+impl Peer {
+    /// A client on this machine.
+    pub(super) fn of_test() -> Self {
+        use super::super::client_address::ClientAddress;
+        let address = ClientAddress::of_peer(([127, 0, 0, 1], 1).into());
+        let client = Arc::new(Client { address, certificate: Arc::default() });
+        Self { client, local: IpAddr::from([127, 0, 0, 1]), is_encrypted: false }
+    }
 }

@@ -11,6 +11,7 @@ use hyper::header::{
     RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use serde::Serialize;
+use serde_json::json;
 
 /// After how many seconds a client repeats a request for which there was no room, or no server.
 pub(super) const RETRY_S: u32 = 1;
@@ -18,7 +19,7 @@ pub(super) const RETRY_S: u32 = 1;
 /// The type of every answer of the API.
 pub(super) const JSON: &str = "application/json";
 
-/// The headers of every answer, which `guard` adds.
+/// The headers of every answer, which `routes` adds.
 pub(super) static HEADERS: [(HeaderName, HeaderValue); 8] = [
     (
         CONTENT_SECURITY_POLICY,
@@ -93,17 +94,6 @@ pub(super) struct ApiError {
     retry_after_s: Option<u32>,
 }
 
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: ErrorFields<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorFields<'a> {
-    code: &'a str,
-    message: &'a str,
-}
-
 impl ApiError {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into(), retry_after_s: None }
@@ -168,10 +158,8 @@ impl ApiError {
 
 impl From<ApiError> for Response {
     fn from(error: ApiError) -> Self {
-        let fields = ErrorFields { code: error.code, message: &error.message };
-        // Two strings can always be written.
-        let text = serde_json::to_vec(&ErrorBody { error: fields }).unwrap_or_default();
-        let mut response = respond(error.status, JSON, text);
+        let body = json!({"error": {"code": error.code, "message": error.message}});
+        let mut response = respond(error.status, JSON, body.to_string());
         if let Some(seconds) = error.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

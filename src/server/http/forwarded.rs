@@ -18,10 +18,9 @@ use tokio::net::TcpStream;
 use super::super::client_address::ClientAddress;
 use super::super::tls::{Handshake, HandshakeError};
 use super::answer::{ApiError, Response};
-use super::connections::{CONNECTIONS_MAX, Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
+use super::connections::{Bounded, CONNECTIONS_MAX, Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
 use super::forward::Stated;
 use super::routes::answer_in_time;
-use super::stream::Bounded;
 
 /// Serves the connection of a node until that ends, or until this server is being stopped.
 pub(super) async fn serve(

@@ -31,13 +31,12 @@ use super::super::shares::Pauses;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
 use super::super::workers::Workers;
-use super::connections::{Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
+use super::access::Peer;
+use super::connections::{Bounded, Connections, HEAD_BYTES_MAX, OpenConnection, Outcome};
 use super::forward::Forwarder;
 use super::forwarded;
-use super::guard::guard;
-use super::peer::Peer;
+use super::routes::handle;
 use super::shared::{Shared, Stage};
-use super::stream::Bounded;
 use crate::config::Config;
 use signalbox_protocol::TLS_HANDSHAKE;
 
@@ -246,7 +245,7 @@ where
         let request = Box::new(request);
         async move {
             connection.set_busy(true);
-            let response = guard(connection, peer, request).await;
+            let response = handle(connection, peer, request).await;
             connection.set_busy(false);
             connection.input.complete();
             if is_refusal(response.status()) {

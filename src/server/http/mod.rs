@@ -1,10 +1,10 @@
 //! The HTTP listener: health, metrics and the JSON API (`docs/http.md`).
 //!
-//! `listener` accepts connections, `connections` bounds them and what they receive, `stream` has their time limits, `guard` checks each request before its
-//! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
-//! On a node that does not lead, `forward` sends requests for leases to the leader, where `forwarded` serves them.
-//! `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in steps, and `requester` makes
-//! changes.
+//! `listener` accepts connections, and `connections` bounds them, what they receive and how long they take. `routes` lists what
+//! there is, and checks each request before its handler sees it (Host, Origin, content type, and by `access` its rights); `api`,
+//! `leases`, `metrics`, `health` and `page` answer. On a node that does not lead, `forward` sends requests for leases to the
+//! leader, where `forwarded` serves them. `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in
+//! steps, and `requester` connects a request to the core.
 //!
 //! An answer that waits for its client is in memory as a whole. All of them are bounded by the number of connections and by the
 //! length of a page and of a scrape.
@@ -18,19 +18,15 @@ mod api;
 mod connections;
 mod forward;
 mod forwarded;
-mod guard;
 mod health;
 mod leases;
 mod listener;
 mod metrics;
-mod openapi;
 mod page;
 mod paging;
-mod peer;
 mod query;
 mod requester;
 mod routes;
 mod shared;
-mod stream;
 
 pub(super) use listener::{Http, addresses};

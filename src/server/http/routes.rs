@@ -1,30 +1,52 @@
-//! Everything that the listener answers, in one table, which `docs/openapi.json` describes; a test compares the two.
+//! Everything that the listener answers, in one table, which `docs/openapi.json` describes; and the way of a request: it is
+//! checked, authorized, read and answered.
+//!
+//! A page of another site can have its visitor's browser send requests here. It must not learn anything, and must not
+//! change anything:
+//!
+//! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
+//!   Only [probes](health::is_probe) may name any host or none.
+//! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
+//!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
+//! - No answer sets a cookie, and no cookie is read.
+//!
+//! A program that forwards the requests of others on this machine would make all of them local. Its headers say that it is one.
 
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
+use hyper::header::{
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, FORWARDED, HOST, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING,
+    VIA,
+};
+use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::timeout;
 
 use super::super::access::Ended;
-use super::access::{Permissions, permissions_of, require_token, shown_token};
-use super::answer::{Answer, ApiError, Response};
+use super::access::{Peer, Permissions, permissions_of, require_token, shown_token};
+use super::answer::{Answer, ApiError, HEADERS, Response};
 use super::api::{self, Context};
 use super::connections::OpenConnection;
 use super::health;
 use super::leases;
 use super::metrics;
-use super::openapi;
 use super::page;
-use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Shared;
 use signalbox_model::Quoted;
+
+/// The headers of requests that a program forwards for another.
+static OF_FORWARDED: [HeaderName; 4] =
+    [FORWARDED, VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
+
+static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How long a request may take, with its body.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
@@ -39,8 +61,8 @@ const LEASE_BODY_MAX: Duration = REQUEST_MAX.saturating_sub(leases::PARKED_MAX);
 const LEASE_BODY_BYTES: u64 = 16 * 1024;
 
 /// A request of the API.
-pub(super) struct Route {
-    pub(super) path: &'static str,
+struct Route {
+    path: &'static str,
     kind: Kind,
     handler: fn(Context) -> Pin<Box<dyn Future<Output = Answer> + Send>>,
 }
@@ -66,7 +88,7 @@ macro_rules! routes {
 
 impl Route {
     /// Whether it reads, so that it may be a GET.
-    pub(super) fn is_read(&self) -> bool {
+    fn is_read(&self) -> bool {
         self.kind == Kind::Read
     }
 
@@ -80,7 +102,7 @@ impl Route {
 const OF_THIS_NODE: [&str; 2] = ["/api/v1/status", "/api/v1/cluster"];
 
 /// The API.
-pub(super) const ROUTES: &[Route] = routes! {
+const ROUTES: &[Route] = routes! {
     "/api/v1/status" Read api::status::status;
     "/api/v1/leader" Read api::status::status;
     "/api/v1/stats" Read api::status::stats;
@@ -115,11 +137,184 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 /// The request of the API with this path.
-pub(super) fn route_of(path: &str) -> Option<&'static Route> {
+fn route_of(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
 }
 
-/// Answers a request that the guard has passed, here or at the node that forwards it.
+/// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
+/// handler would keep room for it while it waits.
+pub(super) async fn handle(
+    connection: &Arc<OpenConnection>,
+    peer: &Peer,
+    request: Box<Request<Incoming>>,
+) -> Response {
+    connection.shared.requests.add(1);
+    let is_forwarded = OF_FORWARDED.iter().any(|name| request.headers().contains_key(name));
+    let forwarded = is_forwarded.then(|| peer.forwarded());
+    let peer = forwarded.as_ref().unwrap_or(peer);
+    let mut response = match check(&connection.shared, peer, &request) {
+        Ok(()) => answer_in_time(connection, peer, request).await,
+        Err(error) => error.into(),
+    };
+    for (name, value) in &HEADERS {
+        response.headers_mut().insert(name, value.clone());
+    }
+    response
+}
+
+/// Refuses a request that a page of another site may have sent, or that does not say clearly what it is.
+fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
+    let headers = request.headers();
+    // A server in front may read a request with two lengths differently, and hyper drops one of them before this.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return Err(ApiError::new(
+            StatusCode::LENGTH_REQUIRED,
+            "length_required",
+            "a body in chunks is not accepted; send it with a Content-Length",
+        ));
+    }
+    if health::is_probe(request.method(), request.uri().path()) {
+        return Ok(());
+    }
+    // Where plain requests are accepted from this machine only, the connection was, and the client may be elsewhere.
+    let tls = shared.rules.tls.get();
+    if !peer.is_encrypted && tls.is_some_and(|tls| !tls.permits_plain(peer.client.address)) {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "tls_required",
+            "the request was forwarded, and the server accepts plain requests of clients on its machine only; let the \
+             proxy connect over TLS, or set tls.plain to \"allow\"",
+        ));
+    }
+    let host = host_of(request)?;
+    if !is_known(&host, peer.local, &shared.config().http.hosts) {
+        return Err(ApiError::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "host_not_allowed",
+            format!(
+                "this server does not know the host {}; use its address, or add the name to http.hosts of the \
+                 configuration",
+                Quoted(host.host().as_bytes())
+            ),
+        ));
+    }
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    check_origin(headers, &host, peer.is_encrypted)?;
+    // Nothing else has a POST, and the answer says so.
+    let is_post = *request.method() == Method::POST && route_of(request.uri().path()).is_some();
+    if is_post { check_content_type(headers) } else { Ok(()) }
+}
+
+/// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.
+fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
+    let wrong = |problem: &str| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "bad_host",
+            format!("{problem}; send one header Host with a host and a port"),
+        )
+    };
+    let mut named = request.headers().get_all(HOST).iter();
+    let host = match (named.next(), named.next()) {
+        (Some(host), None) => host,
+        (None, _) => return Err(wrong("the request has no header Host")),
+        (Some(_), Some(_)) => return Err(wrong("the request has several headers Host")),
+    };
+    let host = host.to_str().ok().and_then(|host| Authority::from_str(host).ok());
+    let host = host
+        .filter(|host| !host.as_str().contains('@') && has_no_wrong_port(host))
+        .ok_or_else(|| wrong("the header Host names no host"))?;
+    match request.uri().authority() {
+        Some(line) if !line.as_str().eq_ignore_ascii_case(host.as_str()) => {
+            Err(wrong("the line of the request and the header Host name different hosts"))
+        }
+        _ => Ok(host),
+    }
+}
+
+/// Whether there is a port behind the host, or nothing.
+fn has_no_wrong_port(host: &Authority) -> bool {
+    let rest = host.as_str().strip_prefix(host.host());
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
+}
+
+/// Whether a host is this server: loopback, the address that the client has connected to, or a name of the configuration.
+/// The port is not compared, because a tunnel may have another one.
+fn is_known(host: &Authority, local: IpAddr, names: &[String]) -> bool {
+    let name = host.host();
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let address =
+        name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse::<IpAddr>();
+    match address.map(|address| address.to_canonical()) {
+        Ok(address) => address.is_loopback() || address == local,
+        Err(_) => {
+            name.eq_ignore_ascii_case("localhost")
+                || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        }
+    }
+}
+
+/// If a browser says which page sends the request, it has to be one of this host.
+fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Result<(), ApiError> {
+    let refused = || {
+        ApiError::new(
+            StatusCode::FORBIDDEN,
+            "origin_not_allowed",
+            "a page of another site has sent this request, which only a page of this server may; open the page of this \
+             server",
+        )
+    };
+    let mut origins = headers.get_all(ORIGIN).iter();
+    if let Some(origin) = origins.next() {
+        let is_ours = origin.to_str().is_ok_and(|origin| is_origin_of(origin, host, is_encrypted));
+        if !is_ours || origins.next().is_some() {
+            return Err(refused());
+        }
+    }
+    match headers.get(&SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(refused()),
+    }
+}
+
+/// Whether an origin is that of a host. A page over TLS must not be one without.
+fn is_origin_of(origin: &str, host: &Authority, is_encrypted: bool) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let default_port = match scheme {
+        "https" => 443,
+        // A proxy in front may have ended TLS, so a plain connection may have an origin of either.
+        "http" if !is_encrypted => 80,
+        _ => return false,
+    };
+    let Ok(authority) = Authority::from_str(authority) else { return false };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
+    !authority.as_str().contains('@')
+        && authority.host().eq_ignore_ascii_case(host.host())
+        && port(&authority) == port(host)
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let is_json = types.next().and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        let (kind, parameters) = value.split_once(';').unwrap_or((value, ""));
+        let allowed = ["", "charset=utf-8", "charset=\"utf-8\""];
+        kind.trim().eq_ignore_ascii_case("application/json")
+            && allowed.iter().any(|allowed| parameters.trim().eq_ignore_ascii_case(allowed))
+    });
+    if is_json && types.next().is_none() {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "content_type",
+        "a POST needs a body of JSON; send Content-Type: application/json",
+    ))
+}
+
+/// Answers a request that was checked, here or at the node that forwards it.
 pub(super) async fn answer_in_time(
     connection: &Arc<OpenConnection>,
     peer: &Peer,
@@ -141,8 +336,7 @@ async fn answer(connection: &Arc<OpenConnection>, peer: &Peer, request: Box<Requ
         return wrong_method(request.method(), if route.is_read() { "GET,HEAD,POST" } else { "POST" });
     }
     let file = page::FILES.iter().find(|file| file.path == path);
-    let is_ours =
-        file.is_some() || health::PATHS.contains(&path) || ["/metrics", openapi::PATH].contains(&path);
+    let is_ours = file.is_some() || health::PATHS.contains(&path) || path == "/metrics";
     // A probe needs no room.
     if !health::is_probe(request.method(), path) {
         connection.use_for_anything();
@@ -154,10 +348,9 @@ async fn answer(connection: &Arc<OpenConnection>, peer: &Peer, request: Box<Requ
         (_, Some(file)) => file.answer(),
         ("/healthz", _) => health::healthz(),
         ("/readyz", _) => health::readyz(shared),
-        ("/metrics", _) => {
+        _ => {
             metrics::metrics(&connection.connections, peer, request.headers()).unwrap_or_else(Response::from)
         }
-        _ => openapi::description(),
     }
 }
 
@@ -275,7 +468,7 @@ fn length_of(headers: &HeaderMap) -> Option<u64> {
 
 /// Reads a body to its end, or refuses it.
 async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, ApiError> {
-    // The guard has refused bodies whose length is not stated.
+    // Bodies whose length is not stated were refused.
     if length_of(headers).is_some_and(|length| length > BODY_BYTES_MAX as u64) {
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes; send a shorter one");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message));
@@ -302,4 +495,29 @@ fn wrong_method(method: &Method, allowed: &'static str) -> Response {
     let mut response = Response::from(error);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_description_has_every_path_and_method_and_no_other() {
+        let description: Value = serde_json::from_str(page::OPENAPI.content).unwrap();
+        let paths = description["paths"].as_object().unwrap();
+        let methods = |path: &Value| path.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+        let described: BTreeSet<_> =
+            paths.iter().map(|(path, methods_of)| (path.clone(), methods(methods_of))).collect();
+        let of = |path: &str, methods: &[&str]| {
+            (path.to_owned(), methods.iter().map(|method| (*method).to_owned()).collect::<BTreeSet<_>>())
+        };
+        let methods_of = |is_read: bool| if is_read { &["get", "post"][..] } else { &["post"] };
+        let served = ROUTES.iter().map(|route| of(route.path, methods_of(route.is_read())));
+        let others = ["/healthz", "/readyz", "/metrics", page::OPENAPI.path].map(|path| of(path, &["get"]));
+        assert_eq!(described, served.chain(others).collect());
+    }
 }

@@ -1,56 +1,24 @@
 //! The changes of administrators: each request becomes an operation, whose outcome is answered. It needs a token with the right to
 //! administer what it changes.
 
+use hyper::StatusCode;
 use serde::Serialize;
 
+use super::super::super::operations::Requested;
+use super::super::super::state::Server;
+use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
-use super::super::requester::{no_such_session, request};
+use super::super::requester::{
+    ANSWER_MAX, NO_SUCH_SESSION, Requester, answer_to, no_such_session, status_of,
+};
 use super::Context;
 use crate::config::Clients;
-use signalbox_core::Answer as CoreAnswer;
+use signalbox_core::{Answer as CoreAnswer, Call, Mailbox, Outcome, Token};
 use signalbox_model::{
-    Cancellation, Declaration, Generation, GrantId, IfExists, Milliseconds, Operation, Removal, Resizing,
-    Revocation, ServiceChange, SessionId,
+    Cancellation, Declaration, Generation, GrantId, IfExists, Milliseconds, Operation, Refusal, Removal,
+    RequestIds, Resizing, Revocation, ServiceChange, SessionId,
 };
-
-/// A semaphore after its change.
-#[derive(Serialize)]
-struct State {
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    generation: String,
-    capacity: u32,
-    in_use: u32,
-}
-
-/// The answer to any other change.
-#[derive(Default, Serialize)]
-struct Done {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sessions: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    requests: Option<u64>,
-}
-
-/// Makes a change if its client has the right. Fails if a parameter of the request was not read: it is unknown.
-async fn make(context: Context, operation: &Operation<'_>) -> Answer {
-    context.parameters.end()?;
-    let requested = context.administer(operation)?;
-    let server = context.serving()?;
-    match request(&server, requested, operation).await? {
-        CoreAnswer::Declared(states) if !states.is_empty() => {
-            let state = &states[0];
-            Json::of(&State {
-                generation: state.generation.0.to_string(),
-                capacity: state.capacity,
-                in_use: state.in_use,
-            })
-        }
-        CoreAnswer::Revoked { sessions } => Json::of(&Done { sessions: Some(sessions), ..Done::default() }),
-        CoreAnswer::Canceled { requests } => Json::of(&Done { requests: Some(requests), ..Done::default() }),
-        _ => Json::of(&Done::default()),
-    }
-}
 
 /// The declaration of a semaphore.
 pub(super) struct Declared {
@@ -201,17 +169,100 @@ fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
     Ok(parameters.milliseconds("grace_ms")?.unwrap_or(Milliseconds::GRACE_DEFAULT))
 }
 
+/// The answer to a change that is not of a declared semaphore.
+#[derive(Default, Serialize)]
+struct Done {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<u64>,
+}
+
+/// Makes a change if its client has the right. Fails if a parameter of the request was not read: it is unknown.
+async fn make(context: Context, operation: &Operation<'_>) -> Answer {
+    context.parameters.end()?;
+    let requested = permitted(&context, operation)?;
+    let server = context.serving()?;
+    match execute(&server, requested, operation).await? {
+        CoreAnswer::Declared(states) if !states.is_empty() => Json::of(&states[0]),
+        CoreAnswer::Revoked { sessions } => Json::of(&Done { sessions: Some(sessions), ..Done::default() }),
+        CoreAnswer::Canceled { requests } => Json::of(&Done { requests: Some(requests), ..Done::default() }),
+        _ => Json::of(&Done::default()),
+    }
+}
+
+/// Takes up an operation that the client of a request may make. A refusal goes to the audit log.
+pub(super) fn permitted(context: &Context, operation: &Operation<'_>) -> Result<Requested, ApiError> {
+    let server = context.server().ok();
+    Requested::permitted(server.as_deref(), &context.peer.client, &context.permissions, operation)
+        .map_err(|target| context.refuse(Right::Administer, target))
+}
+
+/// Has the core execute an operation, and waits for its answer.
+pub(super) async fn execute(
+    server: &Server,
+    mut requested: Requested,
+    operation: &Operation<'_>,
+) -> Result<CoreAnswer, ApiError> {
+    let requester = Requester::open(server, Mailbox::default(), Some(b"http"));
+    let token = Token(1);
+    let call = Call { connection: requester.connection(), ids: RequestIds::FIRST, token };
+    match requested.execute(server, call, operation, server.moment()) {
+        Outcome::Answered(answer) => Ok(answer),
+        Outcome::Refused(refusal) => Err(refused(operation, refusal)),
+        Outcome::Waiting => {
+            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(requester.mailbox(), token)).await;
+            requested.record_answer(server, answer.as_ref().ok());
+            answer.map_err(|_| no_answer())?.map_err(|refusal| refused(operation, refusal))
+        }
+    }
+}
+
+fn no_answer() -> ApiError {
+    ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "no_answer",
+        format!(
+            "the change was not stored within {} s and may still be; check whether it was made before you repeat it",
+            ANSWER_MAX.as_secs()
+        ),
+    )
+}
+
+/// The error for a refusal of the core. The general advice for a status is for clients that acquire; administrators need another
+/// one in some cases.
+fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
+    let (status, http) = (refusal.status(), status_of(refusal));
+    let advice = match refusal {
+        // The client may change it, but the configuration declares it.
+        Refusal::NotPermitted => "the configuration declares it: change it there and send SIGHUP",
+        Refusal::OutOfRange => {
+            "the capacity would be below 0, or above the largest: 4294967295, and 65536 with slots; read it, and give one between"
+        }
+        Refusal::NotFound => match operation {
+            Operation::Cancel(_) => "it does not wait, or no longer; read the queue of its name again",
+            Operation::DeleteCounter { .. } => "it does not exist; read the list of names again",
+            _ => "it is not declared; read the list of declared semaphores again",
+        },
+        Refusal::NotAcquired => {
+            "it is not held: it was released or revoked, or has expired; read the holders again"
+        }
+        Refusal::NoSuchSession => NO_SUCH_SESSION,
+        _ => status.advice(),
+    };
+    let code = if refusal == Refusal::NotPermitted { "configured" } else { status.name() };
+    ApiError::new(http, code, format!("the server has refused to {operation}: {advice}"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::super::super::access::permissions_of;
+    use super::super::super::access::{Peer, permissions_of};
     use super::super::super::connections::{Connections, OpenConnection};
-    use super::super::super::peer::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
     use crate::config::Config;
-    use crate::server::Server;
     use crate::server::clock::Clock;
     use hyper::HeaderMap;
     use signalbox_core::NameHasher;
@@ -259,5 +310,47 @@ mod tests {
         drop(permit);
         assert!(apply().await.is_ok());
         assert_eq!(server.core.list_declared(&mut server.core.declared(b"gpu"))[0].record.capacity, 4);
+    }
+
+    #[test]
+    fn each_refusal_has_its_status_and_code() {
+        for (refusal, status, code) in [
+            (Refusal::NotFound, 404, "not_found"),
+            (Refusal::NotAcquired, 404, "no_such_grant"),
+            (Refusal::NoSuchSession, 404, "no_such_session"),
+            (Refusal::NoSuchSlot, 404, "no_such_slot"),
+            (Refusal::AlreadyExists, 409, "already_exists"),
+            (Refusal::GenerationDiffers, 409, "generation_differs"),
+            (Refusal::InUse, 409, "in_use"),
+            (Refusal::Removed, 409, "removed"),
+            (Refusal::NotPermitted, 409, "configured"),
+            (Refusal::OutOfRange, 400, "bad_request"),
+            (Refusal::TooManyNames, 503, "limit_reached"),
+            (Refusal::NotStored, 503, "not_stored"),
+            (Refusal::ShuttingDown, 503, "not_serving"),
+            (Refusal::Revoked, 409, "revoked"),
+        ] {
+            let what = Revocation::Grant(GrantId(7));
+            let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+            let error = refused(&operation, refusal);
+            assert_eq!((error.status.as_u16(), error.code), (status, code), "{refusal:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_is_not_stored_in_time_has_no_answer_and_is_accepted() {
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        server.audit.open(file.path().to_owned()).unwrap();
+        // Nothing takes the steps of the revocation, so that no answer comes.
+        let what = Revocation::Identity(b"token:web");
+        let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+        let peer = Peer::of_test();
+        let permissions = server.rules.access.permissions_of(&peer.client);
+        let requested = Requested::permitted(Some(&server), &peer.client, &permissions, &operation).unwrap();
+        let error = execute(&server, requested, &operation).await.unwrap_err();
+        assert_eq!((error.status.as_u16(), error.code), (503, "no_answer"));
+        let line = std::fs::read_to_string(file.path()).unwrap();
+        assert!(line.contains(r#""outcome":"accepted""#), "{line}");
     }
 }

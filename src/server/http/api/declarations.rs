@@ -13,9 +13,8 @@ use tokio::time::Instant;
 use super::super::super::state::Server;
 use super::super::answer::{Answer, ApiError, Json, RETRY_S};
 use super::super::paging::{Items, Page, each_step};
-use super::super::requester::request;
 use super::Context;
-use super::changes::{Declared, removal};
+use super::changes::{Declared, execute, permitted, removal};
 use crate::declarations::{Line, Obstacle, Step, declaration, needs_more, outside, refuses, steps, twice};
 use signalbox_core::{DeclaredSemaphore, ListingKind};
 use signalbox_model::views::{self, Named, Prefixed};
@@ -135,7 +134,7 @@ async fn take(
     dry_run: bool,
 ) -> Result<(), Obstacle> {
     let Some(operation) = step.operation() else { return Ok(()) };
-    let requested = context.administer(&operation)?;
+    let requested = permitted(context, &operation)?;
     if let Some(obstacle) = step.obstacle() {
         return Err(obstacle);
     }
@@ -144,7 +143,7 @@ async fn take(
         refuses(waiters, capacity).map_or(Ok(()), Err)?;
     }
     if !dry_run {
-        request(server, requested, &operation).await?;
+        execute(server, requested, &operation).await?;
     }
     Ok(())
 }

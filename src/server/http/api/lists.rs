@@ -115,9 +115,7 @@ async fn entries_of(mut context: Context, kind: ListingKind) -> Answer {
         ApiError::bad_request("whether a counter or a semaphore is meant is missing; give \"kind\"")
     })?;
     let (name, page) = (parameters.name()?, Page::of(parameters)?);
-    let server = context.server()?;
-    context.check_read(Target::Name(namespace, &name))?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Name(namespace, &name))?;
     let entries = entries(&server, (namespace, &name), kind, page).await?;
     Json::of(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
 }
@@ -159,9 +157,7 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
         ],
     )?;
     let page = Page::of(parameters)?;
-    let server = context.server()?;
-    context.check_read(Target::Server)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Server)?;
     let (is_wanted, item) = (|listed: &_| has(listed, &search), |listed: ListedSession| Session::of(&listed));
     let page = match order {
         None => page.take(session_steps(&server), is_wanted, item).await?,
@@ -206,9 +202,7 @@ pub(in super::super) async fn held(mut context: Context) -> Answer {
     let number = parameters.number("session", 0..=u64::MAX)?;
     let client = parameters.text("client")?;
     let page = Page::of(parameters)?;
-    let server = context.server()?;
-    context.check_read(Target::Server)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Server)?;
     let sessions = match (number, client) {
         (Some(number), None) => vec![session(number)?],
         (None, Some(client)) => sessions_of(&context, &client).await?,
@@ -247,9 +241,7 @@ async fn sessions_of(context: &Context, client: &str) -> Result<Vec<SessionId>, 
 
 pub(in super::super) async fn sets(mut context: Context) -> Answer {
     let page = Page::of(&mut context.parameters)?;
-    let server = context.server()?;
-    context.check_read(Target::Sets)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Sets)?;
     let mut listing = server.core.sets();
     let page = page.take(|| server.core.list_sets(&mut listing), |_| true, |listed| Set::of(&listed)).await?;
     Json::of(&page)
@@ -278,9 +270,7 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
     let id = parameters.number("id", 0..=i32::MAX)?;
     let id = id.ok_or_else(|| ApiError::bad_request("the set is missing; give its \"id\""))?;
     let page = Page::of(parameters)?;
-    let server = context.server()?;
-    context.check_read(Target::Sets)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Sets)?;
     let listing = server.core.set_users(SetId(id));
     let mut listing = listing.map_err(|_| {
         ApiError::not_found(format!("no set with the id {id} exists; /api/v1/sysv/sets lists sets"))

@@ -9,17 +9,15 @@ pub(super) mod status;
 
 use std::sync::Arc;
 
-use super::super::operations::{self, Requested};
 use super::super::state::Server;
-use super::access::{Permissions, Right, refuse};
+use super::access::{Peer, Permissions, Right, refuse};
 use super::answer::ApiError;
 use super::connections::OpenConnection;
-use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Stage;
-use signalbox_model::{Namespace, Operation, Quoted, Target};
+use signalbox_model::{Namespace, Quoted, Target};
 
-/// A request that passed the guard.
+/// A request that was checked, authorized and read.
 pub(super) struct Context {
     pub(super) permissions: Permissions,
     /// The token that gives them; `None`: the request has none.
@@ -35,22 +33,20 @@ impl Context {
         self.connection.shared.server()
     }
 
+    /// The server, for a request that reads this and has taken all of its parameters: any other is unknown.
+    fn reads(&self, target: Target<'_>) -> Result<Arc<Server>, ApiError> {
+        let server = self.server()?;
+        self.check_read(target)?;
+        self.parameters.end()?;
+        Ok(server)
+    }
+
     /// The server, if it serves clients: one that is being stopped changes nothing.
     pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
         match self.connection.shared.stage() {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
         }
-    }
-
-    /// Refuses the operation if its client may not administer all of its targets. The refusal goes to the audit log.
-    fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
-        let requested = Requested::new(&self.peer.client, &self.permissions, operation);
-        let Some(target) = operations::missing(&self.permissions, operation) else { return Ok(requested) };
-        if let Ok(server) = self.server() {
-            requested.not_permitted(&server);
-        }
-        Err(self.refuse(Right::Administer, target))
     }
 
     /// Refuses the request if its client may not read this.

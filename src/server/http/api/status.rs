@@ -92,9 +92,7 @@ fn overall(server: &Server) -> Overall {
 /// The items of Stats, as `signalbox stats --json` prints them; of both ports if the request does not say.
 pub(in super::super) async fn stats(mut context: Context) -> Answer {
     let kind = context.parameters.kind()?;
-    let server = context.server()?;
-    context.check_read(Target::Server)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Server)?;
     let of_port = |namespace| {
         let items = statistics::json_items(&server, server.port(namespace));
         items.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>()
@@ -111,9 +109,7 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
 
 /// How many requests and connections were refused since the start, by reason.
 pub(in super::super) async fn refusals(context: Context) -> Answer {
-    let server = context.server()?;
-    context.check_read(Target::Server)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Server)?;
     let mut refusals = statistics::object(&server, Object::Refusals);
     refusals.insert("http_connections".to_owned(), context.connection.shared.refused.value().into());
     Json::of(&refusals)
@@ -121,9 +117,7 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
 
 /// Where durable state is kept.
 pub(in super::super) async fn store(context: Context) -> Answer {
-    let server = context.server()?;
-    context.check_read(Target::Server)?;
-    context.parameters.end()?;
+    let server = context.reads(Target::Server)?;
     let kind = match (server.is_durable(), server.is_node()) {
         (false, _) => "memory",
         (true, false) => "directory",

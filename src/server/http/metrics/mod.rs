@@ -22,10 +22,9 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use super::access::{Right, permissions_of, refuse};
+use super::access::{Peer, Right, permissions_of, refuse};
 use super::answer::{ApiError, Response, respond};
 use super::connections::Connections;
-use super::peer::Peer;
 use families::Families;
 use series::Series;
 use signalbox_model::Target;

@@ -1,21 +1,21 @@
-//! The status page: static files that are part of the program.
+//! Static files that are part of the program: the status page, and the description of the API.
 //!
-//! The Content-Security-Policy of every answer (`guard`) permits scripts and styles of this server only, and none inline.
+//! The Content-Security-Policy of every answer (`routes`) permits scripts and styles of this server only, and none inline.
 //! `page.js` shows the view that the address names; `overview.js` and `views.js` have the views, `columns.js` what these have in
 //! common, `actions.js` the changes, `api.js` the requests, `table.js` and `chart.js` what is updated in place, and `text.js` how
 //! names are shown.
 
 use hyper::StatusCode;
 
-use super::answer::{Response, respond};
+use super::answer::{JSON, Response, respond};
 
-/// A file of the page.
+/// A static file.
 #[derive(Debug)]
 pub(super) struct File {
     /// Where it is served.
     pub(super) path: &'static str,
     kind: &'static str,
-    content: &'static str,
+    pub(super) content: &'static str,
 }
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -26,7 +26,11 @@ macro_rules! script {
     };
 }
 
-/// The files of the page.
+/// The description of the API.
+pub(super) const OPENAPI: File =
+    File { path: "/api/v1/openapi.json", kind: JSON, content: include_str!("../../../../docs/openapi.json") };
+
+/// The static files.
 pub(super) const FILES: &[File] = &[
     File { path: "/", kind: "text/html; charset=utf-8", content: include_str!("index.html") },
     File { path: "/page.css", kind: "text/css; charset=utf-8", content: include_str!("page.css") },
@@ -40,6 +44,7 @@ pub(super) const FILES: &[File] = &[
     script!("table.js"),
     script!("chart.js"),
     script!("text.js"),
+    OPENAPI,
 ];
 
 impl File {

@@ -1,0 +1,121 @@
+//! Hello: the client proves who it is, and learns what the server has and what it may have; and Where, for the nodes of a
+//! cluster (`docs/protocol.md`, "Hello" and "Where").
+
+use super::super::access::TokenRefused;
+use super::executor::Executor;
+use super::extended::{Denial, Execution};
+use super::extended_state::ExtendedState;
+use crate::config::{SessionConfig, ms};
+use signalbox_core::REQUESTS_MAX;
+use signalbox_model::{Milliseconds, Refusal, Status};
+use signalbox_protocol::{
+    ACQUIRE_ALL_NAMES_MAX, Credentials, EXTENDED_VERSION, ExtendedOpcode, ExtendedResponse, Features,
+    HelloAnswer, Opaque, Response, Shares, Whereabouts,
+};
+
+/// The features of every server, with and without a store.
+const FEATURES: Features = Features::GRANTS
+    .union(Features::ACQUIRE_ALL)
+    .union(Features::WATCH)
+    .union(Features::REVOKE)
+    .union(Features::DECLARE)
+    .union(Features::SLOTS)
+    .union(Features::SYSV)
+    .union(Features::SESSIONS);
+
+impl Executor<'_> {
+    /// Takes the rights of the token in Hello, if there is one. They replace those before, so what these permitted ends.
+    pub(super) fn authenticate(
+        &mut self,
+        credentials: Credentials<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Denial> {
+        if credentials.0.is_empty() {
+            return Ok(());
+        }
+        let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
+        let before = standing.permissions().clone();
+        let proven = standing.authenticate(&self.server.rules.access, client, *is_encrypted, credentials.0);
+        if let Err(TokenRefused { why, is_closed }) = proven {
+            self.slow_down();
+            let refusal = Refusal::Token(why);
+            return Err(if is_closed { Denial::Closed(refusal) } else { Denial::Refused(refusal) });
+        }
+        let has_lost = !standing.permissions().include(&before);
+        self.extended.note_identity(self.server);
+        if has_lost {
+            self.extended.end_what_is_not_permitted(self.server, out);
+        }
+        self.extended.regain_lease(self.server);
+        Ok(())
+    }
+
+    pub(super) fn hello(
+        &mut self,
+        opaque: Opaque,
+        version: u32,
+        label: &[u8],
+        wanted: Features,
+    ) -> Result<Execution<'static>, Denial> {
+        if version == 0 {
+            return Err(Denial::Status(Status::InvalidArguments));
+        }
+        self.extended.introduce(self.server, opaque, label);
+        self.extended.is_told_places = wanted.contains(Features::PLACES);
+        let session = &self.server.config().session;
+        // Without a store, no session survives that could repeat a request.
+        let durable = if self.server.is_durable() {
+            Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
+        } else {
+            Features::default()
+        };
+        let cluster = if self.server.is_node() {
+            Features::CLUSTER.union(Features::WHERE)
+        } else {
+            Features::default()
+        };
+        Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
+            version: EXTENDED_VERSION,
+            features: FEATURES.union(durable).union(cluster),
+            session: self.extended.connection.number(),
+            wait_max: Milliseconds(ms(session.max_wait_s)),
+            wait_default: Milliseconds(ms(session.default_wait_s)),
+            ttl_min: Milliseconds(ms(session.min_ttl_s)),
+            ttl_max: Milliseconds(ms(session.max_ttl_s)),
+            names_max: ACQUIRE_ALL_NAMES_MAX as u32,
+            requests_max: REQUESTS_MAX as u32,
+            port: self.port.namespace,
+            shares: self.shares(session),
+        })))
+    }
+
+    /// Where clients reach the nodes of the cluster.
+    pub(super) fn compose_whereabouts(&self, opaque: Opaque, out: &mut Vec<u8>) {
+        let opcode = ExtendedOpcode::Where.code();
+        let Some(whereabouts) = self.server.whereabouts() else {
+            return Response::Failed(Status::UnknownCommand).compose(opcode, opaque, out);
+        };
+        let (namespace, others) = (self.port.namespace, whereabouts.others.get());
+        let response = ExtendedResponse::Where(Whereabouts {
+            epoch: whereabouts.epoch,
+            renew_deadline: Milliseconds::saturating_from(whereabouts.renew_deadline),
+            is_relayed: self.extended.client.address.is_relayed(),
+            leader: self.extended.reachable(self.server, whereabouts.leader.of(namespace)),
+            others: self.extended.reachable(self.server, others.of(namespace)),
+        });
+        response.compose(opcode, opaque, out);
+    }
+
+    /// What one client may have.
+    fn shares(&self, session: &SessionConfig) -> Shares {
+        let share = self.server.rules.shares.share();
+        let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
+        Shares {
+            connections: of(self.server.connections_limit(self.port.namespace)),
+            sessions: of(session.max_sessions as usize),
+            waiters: of(session.max_waiters as usize),
+            watches: of(session.max_watches as usize),
+            memory: share.of(self.server.memory.max() as usize) as u64,
+        }
+    }
+}
