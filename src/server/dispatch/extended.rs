@@ -233,16 +233,27 @@ impl Executor<'_> {
                 return Ok(Execution::Stream(ResponseStream::declared(core.declared(prefix), opaque)));
             }
         };
+        let execution = self.settle(opaque, request.opcode(), outcome, now, None)?;
+        // The client is told the place of a request that waits now, and the answer later.
+        Ok(place.map_or(execution, |place| Execution::Response(ExtendedResponse::Queued(place))))
+    }
+
+    /// Answers a request with this outcome, or notes that it waits; `requested`: it is an operation of an administrator.
+    fn settle(
+        &mut self,
+        opaque: Opaque,
+        opcode: ExtendedOpcode,
+        outcome: Outcome,
+        now: Moment,
+        requested: Option<Box<Requested>>,
+    ) -> Result<Execution<'static>, Denial> {
         match outcome {
             Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
             Outcome::Refused(refusal) => Err(refusal.into()),
             Outcome::Waiting => {
-                let waiting =
-                    WaitingRequest { opcode: request.opcode(), since: now.monotonic, requested: None };
+                let waiting = WaitingRequest { opcode, since: now.monotonic, requested };
                 self.extended.waiting.insert(opaque, waiting);
-                // The client is told the place now, and the answer later.
-                let told = |place| Execution::Response(ExtendedResponse::Queued(place));
-                Ok(place.map_or(Execution::Later, told))
+                Ok(Execution::Later)
             }
         }
     }
@@ -327,30 +338,19 @@ impl Executor<'_> {
         operation: &Operation<'_>,
         now: Moment,
     ) -> Result<Execution<'static>, Denial> {
+        let opcode = ExtendedOpcode::of(operation);
         let (client, permissions) = (&self.extended.client, self.extended.standing.permissions());
         let mut requested = match Requested::permitted(Some(self.server), client, permissions, operation) {
             Ok(requested) => requested,
             Err(target) => {
-                self.note_missing(
-                    &format!("{:?}", ExtendedOpcode::of(operation)),
-                    (Right::Administer, target),
-                );
+                self.note_missing(&format!("{opcode:?}"), (Right::Administer, target));
                 return Err(self.extended.standing.refusal().into());
             }
         };
         self.check_opaque(opaque)?;
         let call = Call { connection: self.extended.connection, ids, token: token_of(opaque) };
-        match requested.execute(self.server, call, operation, now) {
-            Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
-            Outcome::Refused(refusal) => Err(refusal.into()),
-            Outcome::Waiting => {
-                let requested = Some(Box::new(requested));
-                let waiting =
-                    WaitingRequest { opcode: ExtendedOpcode::of(operation), since: now.monotonic, requested };
-                self.extended.waiting.insert(opaque, waiting);
-                Ok(Execution::Later)
-            }
-        }
+        let outcome = requested.execute(self.server, call, operation, now);
+        self.settle(opaque, opcode, outcome, now, Some(Box::new(requested)))
     }
 
     fn export(&self, opaque: Opaque) -> Result<Execution<'static>, Denial> {
