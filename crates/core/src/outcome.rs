@@ -28,6 +28,12 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
+impl From<Result<Answer, Refusal>> for Outcome {
+    fn from(result: Result<Answer, Refusal>) -> Self {
+        result.map_or_else(Self::Refused, Self::Answered)
+    }
+}
+
 /// The outcome of an administrator's operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
@@ -40,10 +46,7 @@ pub struct Executed {
 impl Executed {
     /// The outcome of an operation that is executed at once.
     pub(super) fn at_once(result: Result<Answer, Refusal>) -> Self {
-        match result {
-            Ok(answer) => Self { outcome: Outcome::Answered(answer), is_change: true },
-            Err(refusal) => Self { outcome: Outcome::Refused(refusal), is_change: false },
-        }
+        Self { is_change: result.is_ok(), outcome: result.into() }
     }
 }
 

@@ -110,11 +110,26 @@ impl Core {
         token: Token,
         now: Moment,
     ) -> Outcome {
-        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
-        let ledger = &mut *self.ledger();
-        match ledger.sessions.with_key(&key) {
-            Some(session) => ledger.open_again((connection, token), session, &key),
-            None => ledger.open((connection, token), opened, label, now.monotonic, self.context(now.unix)),
+        let session = SessionId::new(self.next_session());
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        if let Some(session) = ledger.sessions.with_key(&key) {
+            if let Err(refusal) = ledger.attach(session, connection, &key, 0) {
+                return Outcome::Refused(refusal);
+            }
+            let is_stored = !ledger.redirect_opening((connection, token), session);
+            return if is_stored { ledger.opened(session).into() } else { Outcome::Waiting };
+        }
+        let opened = Opened { session, key, ttl_ms };
+        if let Err(refusal) = ledger.begin_leased(connection, opened, label, now.monotonic, context) {
+            return Outcome::Refused(refusal);
+        }
+        match ledger.sessions.reply_to(connection, token).filter(|_| ledger.journal.has_store()) {
+            Some(reply_to) => {
+                ledger.store_session(session, now.monotonic);
+                ledger.answer_when_opened(reply_to, session);
+                Outcome::Waiting
+            }
+            None => Outcome::Answered(Answer::Opened(opened)),
         }
     }
 
@@ -188,48 +203,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Opens a leased session with a new key and attaches the connection to it.
-    fn open(
-        &mut self,
-        (connection, token): (ConnectionId, Token),
-        opened: Opened,
-        label: &[u8],
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        let session = opened.session;
-        if let Err(refusal) = self.begin_leased(connection, opened, label, now, context) {
-            return Outcome::Refused(refusal);
-        }
-        match self.sessions.reply_to(connection, token).filter(|_| self.journal.has_store()) {
-            Some(reply_to) => {
-                self.store_session(session, now);
-                self.answer_when_opened(reply_to, session);
-                Outcome::Waiting
-            }
-            None => Outcome::Answered(Answer::Opened(opened)),
-        }
-    }
-
-    /// Attaches the connection to the session that has the key, which an earlier request opened.
-    fn open_again(
-        &mut self,
-        (connection, token): (ConnectionId, Token),
-        session: SessionId,
-        key: &SessionKey,
-    ) -> Outcome {
-        if let Err(refusal) = self.attach(session, connection, key, 0) {
-            return Outcome::Refused(refusal);
-        }
-        if self.redirect_opening((connection, token), session) {
-            return Outcome::Waiting;
-        }
-        match self.opened(session) {
-            Ok(answer) => Outcome::Answered(answer),
-            Err(refusal) => Outcome::Refused(refusal),
-        }
-    }
-
     /// Answers the opening of a session when everything so far is stored.
     pub(super) fn answer_when_opened(&mut self, reply_to: ReplyTo, session: SessionId) {
         self.sessions.opener_mut(session).map(|opener| opener.replace(reply_to));
@@ -265,7 +238,8 @@ impl Ledger {
     ) -> Result<Arc<Lease>, Refusal> {
         self.sessions.check_not_ending(connection)?;
         let lease = self.sessions.unlock(session, key)?;
-        self.session_attached(session, repetitions);
+        self.places.attached(session, repetitions);
+        self.end_window_if_complete();
         let before = self.sessions.connection_of(session);
         if before == Some(connection) {
             return Ok(lease);

@@ -62,18 +62,6 @@ impl Ledger {
         }
     }
 
-    /// A leased session has attached, and will repeat this many requests with their places.
-    pub(super) fn session_attached(&mut self, session: SessionId, repetitions: u32) {
-        self.places.attached(session, repetitions);
-        self.end_window_if_complete();
-    }
-
-    /// A session has ended.
-    pub(super) fn session_ended(&mut self, session: SessionId) {
-        self.places.ended(session);
-        self.end_window_if_complete();
-    }
-
     /// Ends the window when its time has come.
     pub(super) fn expire_window(&mut self, now: MonotonicMs) {
         if self.places.window_end().is_some_and(|end| end <= now) {
@@ -81,6 +69,7 @@ impl Ledger {
         }
     }
 
+    /// Ends the window when every session is back. Returns whether it did.
     pub(super) fn end_window_if_complete(&mut self) -> bool {
         let is_complete = self.places.is_complete();
         if is_complete {

@@ -155,10 +155,7 @@ impl Ledger {
     }
 
     fn outcome_of(&self, session: SessionId, reply: CachedReply, now: MonotonicMs) -> Outcome {
-        match reply.answer(self.sessions.ttl_left_ms(session, now)) {
-            Ok(answer) => Outcome::Answered(answer),
-            Err(refusal) => Outcome::Refused(refusal),
-        }
+        reply.answer(self.sessions.ttl_left_ms(session, now)).into()
     }
 
     /// The answer of a request that waits for a commit goes to this connection from now on.

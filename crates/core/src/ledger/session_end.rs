@@ -54,7 +54,8 @@ impl Ledger {
         }
         self.uncount_session(session);
         self.sessions.remove(session);
-        self.session_ended(session);
+        self.places.ended(session);
+        self.end_window_if_complete();
         false
     }
 
