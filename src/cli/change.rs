@@ -284,7 +284,7 @@ impl Declare {
             )));
         }
         whole.check(names)?;
-        if let Some(name) = names.iter().find(|name| !whole.is_exact() && has_amount(name)) {
+        if let Some(name) = names.iter().find(|name| !whole.exact && has_amount(name)) {
             return Err(Failure::usage(format!(
                 "{name} has an amount, which declare has in --capacity; omit it, or add --exact if it is a part of the name"
             )));

@@ -54,13 +54,13 @@ pub(super) async fn acquire(
 
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
     // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
-    let unreachable_after = server.timeout().max(lease.unwrap_or_default());
+    let unreachable_after = server.timeout.max(lease.unwrap_or_default());
     // While a node of the cluster takes over, the client's own attempt would fail at once.
     server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
     let builder = lease.into_iter().fold(builder, Builder::ttl);
     let addresses = server.addresses().len() as u32;
-    Ok(server.answer_within(server.timeout() * addresses, builder.connect()).await?)
+    Ok(server.answer_within(server.timeout * addresses, builder.connect()).await?)
 }
 
 async fn request(
@@ -71,7 +71,7 @@ async fn request(
     waiting: &Waiting,
     outer: &[Holding],
 ) -> Result<Permit, Failure> {
-    let amounts = questions.amounts();
+    let amounts = questions.amounts;
     let request = client.acquire_all(amounts.claims());
     let request = waiting.queue_max.into_iter().fold(request, AcquireAll::queue_max);
     let result = match waiting.wait {
@@ -96,12 +96,8 @@ async fn request(
             if let Some(conflict) = outer::conflict(amounts, &answers, outer) {
                 return Err(conflict);
             }
-            let usages: Vec<_> = amounts
-                .each()
-                .iter()
-                .zip(&answers)
-                .map(|(amount, answer)| Usage::of(amount, answer))
-                .collect();
+            let usages: Vec<_> =
+                amounts.each.iter().zip(&answers).map(|(amount, answer)| Usage::of(amount, answer)).collect();
             Err(refusal::refused(amounts, waiting, error, &usages))
         }
         Err(error) => Err(refusal::refused(amounts, waiting, error, &[])),
@@ -122,7 +118,7 @@ async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result
 async fn accompany(questions: &mut Questions<'_>, task: &str, outer: &[Holding]) -> Failure {
     if !outer.is_empty() {
         let answers = questions.answers(true).await;
-        if let Some(conflict) = outer::conflict(questions.amounts(), &answers, outer) {
+        if let Some(conflict) = outer::conflict(questions.amounts, &answers, outer) {
             return conflict;
         }
     }
@@ -131,10 +127,10 @@ async fn accompany(questions: &mut Questions<'_>, task: &str, outer: &[Holding])
 
 /// Reports semaphores whose capacity is not the one that was given. A limit with a larger one is refused.
 fn check_capacities(amounts: &Amounts, permit: &Permit) {
-    if amounts.kind() != Some(Namespace::Semaphores) {
+    if amounts.kind != Some(Namespace::Semaphores) {
         return;
     }
-    for (Amount { name, max, .. }, capacity) in amounts.each().iter().zip(permit.capacities()) {
+    for (Amount { name, max, .. }, capacity) in amounts.each.iter().zip(permit.capacities()) {
         if let Some(given) = max.filter(|given| given != capacity) {
             warn(&format!(
                 "semaphore {name} has the capacity {capacity}, not {given} as given; the given one is only for a semaphore \

@@ -103,14 +103,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// One of its lists.
-    pub(super) fn list(&self, kind: ListingKind) -> &[Entry] {
-        match kind {
-            ListingKind::Holders => &self.holders,
-            ListingKind::Waiters => &self.queue,
-        }
-    }
-
     /// Asks for it, with the holders and the queue only if they are wanted. `None`: the name does not exist.
     pub(super) async fn read(
         direct: &Direct,

@@ -4,9 +4,10 @@
 //! tells its command what is held, in the environment; the server says what is still held, because a process in the
 //! background may outlive the `run` that started it.
 
-use std::env;
-use std::fmt::{self, Display, Formatter};
-use std::str::FromStr;
+use std::{env, slice};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::listing::Entry;
@@ -17,11 +18,11 @@ use super::wanted::Amounts;
 use signalbox_client::{GrantId, Namespace};
 use signalbox_model::noun;
 
-/// The variable with the holdings, separated by commas. Only this program reads it.
+/// The variable with the holdings, in JSON. Only this program reads it.
 pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
 
 /// What one program holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Holding {
     Grant(GrantId),
     /// Without a grant: the session of the connection of a `run`, and its process. The number of the session alone would
@@ -44,32 +45,9 @@ impl Holding {
     }
 }
 
-impl Display for Holding {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Grant(GrantId(grant)) => write!(f, "{grant}"),
-            Self::Connection { session, process } => write!(f, "{session}:{process}"),
-        }
-    }
-}
-
-impl FromStr for Holding {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text.split_once(':') {
-            Some((session, process)) => {
-                Self::Connection { session: session.parse()?, process: process.parse()? }
-            }
-            None => Self::Grant(GrantId(text.parse()?)),
-        })
-    }
-}
-
 /// What the `run`s around this program hold.
 pub(super) fn of_runs() -> Vec<Holding> {
-    let value = env::var(OUTER).unwrap_or_default();
-    value.split(',').filter_map(|holding| holding.parse().ok()).collect()
+    env::var(OUTER).ok().and_then(|value| serde_json::from_str(&value).ok()).unwrap_or_default()
 }
 
 /// What the `run`s around this program and an `acquire` of its script hold.
@@ -82,13 +60,13 @@ pub(super) fn all() -> Vec<Holding> {
 
 /// The value of [`OUTER`] for a command that this program runs.
 pub(super) fn with(own: &Holding) -> String {
-    all().iter().chain([own]).map(Holding::to_string).collect::<Vec<_>>().join(",")
+    json!([&all()[..], slice::from_ref(own)].concat()).to_string()
 }
 
 /// The failure of a request that does not fit beside what the programs around this one hold; `None`: it does, or the server
 /// does not say.
 pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) -> Option<Failure> {
-    amounts.each().iter().zip(answers).find_map(|(amount, answer)| {
+    amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;
         let is_outer = |holder: &&Entry| held.iter().any(|outer| outer.is(holder));
         let outer: Vec<_> = state.holders.iter().filter(is_outer).collect();
@@ -104,7 +82,7 @@ pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) 
             let message = format!(
                 "{} {}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
                  wait for ever; request less, or give this command what they hold and omit this request",
-                noun(amounts.kind()),
+                noun(amounts.kind),
                 amount.name,
                 amount.resources
             );

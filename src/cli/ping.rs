@@ -64,7 +64,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     for number in 1..=*count {
         let sent = Instant::now();
         let address = match &target {
-            Target::Own(own) => own.ask(server.timeout()).await?.to_string(),
+            Target::Own(own) => own.ask(server.timeout).await?.to_string(),
             Target::Connected(address, client) => {
                 server.answer(client.noop()).await?;
                 address.clone()

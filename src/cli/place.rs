@@ -56,7 +56,7 @@ pub(super) async fn show(questions: &mut Questions<'_>, own: &[u8]) -> Infallibl
     loop {
         if !in_background() {
             let answers = questions.answers(true).await;
-            if let Some(text) = text(questions.amounts(), own, &answers) {
+            if let Some(text) = text(questions.amounts, own, &answers) {
                 line.show(&text);
             }
         }
@@ -71,7 +71,7 @@ fn in_background() -> bool {
 
 /// The line for the name that the request waits for; `None`: it waits for none.
 fn text(amounts: &Amounts, own: &[u8], answers: &[Answer]) -> Option<String> {
-    let waited_for = amounts.each().iter().zip(answers).find_map(|(amount, answer)| {
+    let waited_for = amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;
         // The label has the machine and the process id, so it is that of this request.
         let place = state.queue.iter().position(|waiter| waiter.label == own)?;
@@ -88,6 +88,6 @@ fn text(amounts: &Amounts, own: &[u8], answers: &[Answer]) -> Option<String> {
     let held = if by.is_empty() { "not held".to_owned() } else { format!("held by {}", by.join(", ")) };
     let is_paused = declared.as_ref().is_some_and(|declared| declared.paused);
     let paused = if is_paused { "paused by an administrator; " } else { "" };
-    let (kind, name, waiters) = (noun(amounts.kind()), &amount.name, queue.len());
+    let (kind, name, waiters) = (noun(amounts.kind), &amount.name, queue.len());
     Some(format!("signalbox: waiting for {kind} {name}: {paused}position {place} of {waiters}; {held}"))
 }

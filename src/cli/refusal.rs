@@ -21,17 +21,13 @@ pub(super) type Answer = Result<Option<State>, Error>;
 /// Questions to the server about the names of a request, over one connection, which the first question opens.
 pub(super) struct Questions<'a> {
     server: &'a Server,
-    amounts: &'a Amounts,
+    pub(super) amounts: &'a Amounts,
     direct: Option<Direct>,
 }
 
 impl<'a> Questions<'a> {
     pub(super) fn new(server: &'a Server, amounts: &'a Amounts) -> Self {
         Self { server, amounts, direct: None }
-    }
-
-    pub(super) fn amounts(&self) -> &'a Amounts {
-        self.amounts
     }
 
     /// The limits of the server.
@@ -48,9 +44,8 @@ impl<'a> Questions<'a> {
                 None => self.server.direct().await.ok()?,
             };
             let mut answers = Vec::new();
-            for amount in self.amounts.each() {
-                let answer =
-                    State::read(&direct, self.amounts.kind(), amount.name.bytes(), wants_lists).await;
+            for amount in &self.amounts.each {
+                let answer = State::read(&direct, self.amounts.kind, amount.name.bytes(), wants_lists).await;
                 // Without a status, the connection is of no more use.
                 if answer.as_ref().is_err_and(|error| error.status().is_none()) {
                     return None;
@@ -60,7 +55,7 @@ impl<'a> Questions<'a> {
             self.direct = Some(direct);
             Some(answers)
         };
-        tokio::time::timeout(self.server.timeout(), ask).await.ok().flatten().unwrap_or_default()
+        tokio::time::timeout(self.server.timeout, ask).await.ok().flatten().unwrap_or_default()
     }
 }
 
@@ -221,7 +216,7 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
     if let Some(amount) = amounts.single() {
         return usages.first().unwrap_or(&Usage::Unknown).text(amount);
     }
-    let blocked = amounts.each().iter().zip(usages).filter_map(|(amount, usage)| {
+    let blocked = amounts.each.iter().zip(usages).filter_map(|(amount, usage)| {
         let does_not_fit = matches!(usage, Usage::Known { fits: false, .. });
         does_not_fit.then(|| format!("{} ({})", amount.name, usage.text(amount)))
     });
@@ -233,7 +228,7 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
 
 /// The message for a semaphore whose capacity is less than what was requested.
 fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
-    amounts.each().iter().zip(usages).find_map(|(amount, usage)| {
+    amounts.each.iter().zip(usages).find_map(|(amount, usage)| {
         let Amount { name, resources, .. } = amount;
         let Usage::Known { capacity: Some(capacity), .. } = usage else { return None };
         let advice = match *capacity {
@@ -241,21 +236,21 @@ fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
             0 => "increase the capacity".to_owned(),
             _ => format!("request at most {capacity}, or increase the capacity"),
         };
-        Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", noun(amounts.kind())))
+        Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", noun(amounts.kind)))
     })
 }
 
 fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
-    let what = if amounts.kind().is_none() { "is not declared" } else { "does not exist" };
+    let what = if amounts.kind.is_none() { "is not declared" } else { "does not exist" };
     // Only a name that is requested without a maximum has to exist.
-    let lacking = amounts.each().iter().zip(usages).filter(|(amount, usage)| {
+    let lacking = amounts.each.iter().zip(usages).filter(|(amount, usage)| {
         amount.max.is_none() && matches!(usage, Usage::Missing | Usage::NotDeclared)
     });
     let names: Vec<_> = match amounts.single() {
         Some(amount) => vec![&amount.name],
         None => lacking.clone().map(|(amount, _)| &amount.name).collect(),
     };
-    let noun = noun(amounts.kind());
+    let noun = noun(amounts.kind);
     let (object, it) = match &names[..] {
         [] => (format!("one of {}", amounts.names()), "it"),
         [name] => (format!("{noun} {name}"), "it"),

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use clap::{ArgAction, Args};
 
 use super::exit::{Exit, Failure, of_limit};
+use super::identity::{TlsOptions, TokenSource};
 use super::messages;
-use super::tls::TlsOptions;
-use super::token_source::TokenSource;
 use super::values::{Name, looks_like_pattern, time};
 use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
@@ -55,13 +54,13 @@ pub(super) struct Server {
     ///
     /// In seconds or with a unit (0.5, 30s, 5m, 1h). With several servers, the connection is waited for until one answers.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
-    timeout: Duration,
+    pub(super) timeout: Duration,
 
     #[command(flatten)]
-    tls: TlsOptions,
+    pub(super) tls: TlsOptions,
 
     #[command(flatten)]
-    token: TokenSource,
+    pub(super) token: TokenSource,
 
     /// Of several addresses, the one that has answered last: it is tried first.
     #[arg(skip)]
@@ -102,16 +101,6 @@ impl Server {
         Ok(self.token.load()?.into_iter().fold(builder, Builder::token))
     }
 
-    /// The options of TLS.
-    pub(super) fn tls(&self) -> &TlsOptions {
-        &self.tls
-    }
-
-    /// Where the token comes from.
-    pub(super) fn token(&self) -> &TokenSource {
-        &self.token
-    }
-
     /// Whether a port was given. Otherwise `--semaphore` selects it.
     pub(super) fn has_port(&self) -> bool {
         self.addresses.iter().any(|address| address.port().is_some())
@@ -143,11 +132,6 @@ impl Server {
         let resolved = tokio::time::timeout(self.timeout, Tcp.resolve(only.clone())).await;
         let resolved = resolved.unwrap_or_else(|_| Err(self.late(only)))?;
         Ok((resolved.len() == 1).then(|| only.clone()))
-    }
-
-    /// How long to wait for the connection and for each response.
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// What a name refers to; `None`: a limit, whose kind the server knows.

@@ -148,8 +148,7 @@ impl State {
         if let Some(declared) = &self.declared {
             figures(out, 10, &["flags", "generation", "label"], &Declaration::of(declared), &[])?;
         }
-        for kind in ListingKind::ALL {
-            let entries = self.list(kind);
+        for (kind, entries) in [(ListingKind::Holders, &self.holders), (ListingKind::Waiters, &self.queue)] {
             if !entries.is_empty() {
                 writeln!(out, "\n{}:", kind.title())?;
                 let mut rows = Rows::new(form, kind.columns(), &mut *out);

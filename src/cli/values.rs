@@ -88,15 +88,10 @@ pub(super) struct WholeNames {
     ///
     /// Also those that end in *, or look as if an amount followed the name.
     #[arg(long)]
-    exact: bool,
+    pub(super) exact: bool,
 }
 
 impl WholeNames {
-    /// Whether names that look like something else are meant.
-    pub(super) fn is_exact(&self) -> bool {
-        self.exact
-    }
-
     /// Refuses a name that looks like a pattern: it would be a name of its own, which no other client uses.
     pub(super) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Failure> {
         let pattern = names.into_iter().find(|name| !self.exact && looks_like_pattern(name.bytes()));

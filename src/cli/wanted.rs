@@ -82,8 +82,8 @@ pub(super) struct Amount {
 #[derive(Clone, Debug)]
 pub(super) struct Amounts {
     /// `None`: limits, whose kinds the server knows.
-    kind: Option<Namespace>,
-    each: Vec<Amount>,
+    pub(super) kind: Option<Namespace>,
+    pub(super) each: Vec<Amount>,
 }
 
 impl Waiting {
@@ -145,7 +145,7 @@ impl Wanted {
     }
 
     fn amount(&self, argument: &Name) -> Result<Amount, String> {
-        let (name, own) = match self.whole.is_exact() {
+        let (name, own) = match self.whole.exact {
             true => (argument.clone(), None),
             false => split(argument)?,
         };
@@ -243,15 +243,6 @@ impl Amounts {
             [amount] => Some(amount),
             _ => None,
         }
-    }
-
-    pub(super) fn each(&self) -> &[Amount] {
-        &self.each
-    }
-
-    /// What the names refer to; `None`: limits, whose kinds the server knows.
-    pub(super) fn kind(&self) -> Option<Namespace> {
-        self.kind
     }
 
     /// The names in quotes, separated by commas.

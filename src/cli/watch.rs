@@ -152,7 +152,7 @@ impl Clients<'_> {
         let session = session?;
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() > LISTED_EVERY);
         if !self.known.contains_key(&session) && is_due {
-            let listed = tokio::time::timeout(self.server.timeout(), self.list()).await;
+            let listed = tokio::time::timeout(self.server.timeout, self.list()).await;
             self.known = listed.ok().flatten().unwrap_or_default();
             self.asked = Some(Instant::now());
         }

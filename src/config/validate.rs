@@ -1,7 +1,7 @@
 //! Checks a configuration as a whole: settings that contradict each other. The ranges of each key are in `schema`.
 
 use super::error::Contradiction;
-use super::root::{ClientCert, ClusterConfig, Config, HttpConfig, PortConfig, SessionConfig, TlsConfig};
+use super::root::{ClientCert, ClusterConfig, Config, SessionConfig, TlsConfig};
 
 impl Config {
     /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
@@ -22,15 +22,7 @@ impl Config {
                  or both in the configuration file",
             ));
         }
-        // Port 0, which only the command line can set, means any free port, and so a different one each time.
-        if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
-            let (port, other) = (counter.port, if counter.port == 11216 { 11215 } else { 11216 });
-            let sentence = format!(
-                "counter.port and semaphore.port are both {port}; set one of them to another port, such as `semaphore.port = \
-                 {other}`"
-            );
-            found.push(Contradiction::of(["counter.port", "semaphore.port"], sentence));
-        }
+        found.extend(self.same_ports());
         if !self.sysv.durable_keys.is_empty() && !self.has_store() {
             found.push(Contradiction::of(
                 ["sysv.durable_keys", "data_dir"],
@@ -38,27 +30,32 @@ impl Config {
                  such as `data_dir = \"/var/lib/signalbox\"`, or make this server a node of a cluster",
             ));
         }
-        found.extend(self.http.contradiction(self));
         found.extend(self.tls.contradiction());
         found.extend(self.cluster.contradictions(self));
         found.extend(self.session.contradictions());
         found
     }
-}
 
-impl HttpConfig {
-    /// Checks that no other port of the configuration is the same.
-    fn contradiction(&self, config: &Config) -> Option<Contradiction> {
-        let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
-        // Port 0, which only the command line can set, means any free port, and so a different one each time.
-        let is_same =
-            |port: &PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
-        let (key, _) = others.into_iter().find(|(_, port)| is_same(port))?;
-        let sentence = format!(
-            "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
-            self.port
-        );
-        Some(Contradiction::of(["http.port", key], sentence))
+    /// The ports that two listeners would have. Port 0, which only the command line can set, means any free port, and so a
+    /// different one each time.
+    fn same_ports(&self) -> Vec<Contradiction> {
+        let counter = ("counter.port", self.counter.port.enable, self.counter.port.port);
+        let semaphore = ("semaphore.port", self.semaphore.port.enable, self.semaphore.port.port);
+        let http = ("http.port", self.http.enable, self.http.port);
+        let is_free = |free: &u16| [counter, semaphore, http].iter().all(|(.., port)| port != free);
+        let free = (11215..).find(is_free).unwrap_or_default();
+        let pairs = [(counter, semaphore, semaphore), (http, counter, http), (http, semaphore, http)];
+        let same = pairs.into_iter().filter(|((_, is_used, port), (_, is_other_used, other_port), _)| {
+            *is_used && *is_other_used && port == other_port && *port != 0
+        });
+        type Port = (&'static str, bool, u16);
+        let contradiction = |((key, _, port), (other, ..), (moved, ..)): (Port, Port, Port)| {
+            let sentence = format!(
+                "{key} and {other} are both {port}; set one of them to another port, such as `{moved} = {free}`"
+            );
+            Contradiction::of([key, other], sentence)
+        };
+        same.map(contradiction).collect()
     }
 }
 

@@ -26,13 +26,13 @@ use signalbox_client::Address;
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
-    let mut load = arguments.load(server.timeout())?;
+    let mut load = arguments.load(server.timeout)?;
     // A mistyped process is reported before the load.
     arguments.pid.map(Usage::of).transpose()?;
     let leader = block_on(leader(server))?;
-    let address = resolve(&leader, server.timeout())?;
-    load.set_tls(server.tls().load()?, &leader);
-    let dialect = Yrmcds { token: server.token().load()? };
+    let address = resolve(&leader, server.timeout)?;
+    load.set_tls(server.tls.load()?, &leader);
+    let dialect = Yrmcds { token: server.token.load()? };
     let mut generators = connect(&load, address, &dialect)?;
     if let Some(time) = arguments.warmup() {
         run_all(&mut generators, &load, Limit::After(time), "warming up")?;

@@ -23,12 +23,8 @@ pub(super) struct Unreadable {
     source: io::Error,
 }
 
-/// The next item of the files.
-pub(super) enum Read {
-    Line(Box<HistoryLine<'static>>),
-    /// A part of a file cannot be used; a sentence about it.
-    Unusable(String),
-}
+/// The next line of the files; or a part of a file cannot be used, and a sentence about it.
+pub(super) type Read = Result<Box<HistoryLine<'static>>, String>;
 
 /// The files of all servers: those of each are one after the other, with the oldest first.
 pub(super) struct Files(Vec<Peekable<Box<dyn Iterator<Item = Read>>>>);
@@ -52,9 +48,9 @@ impl Iterator for Files {
     fn next(&mut self) -> Option<Read> {
         let first = self.0.iter_mut().filter_map(|server| {
             let time = match server.peek()? {
-                Read::Line(line) => Some(line.time),
+                Ok(line) => Some(line.time),
                 // At once.
-                Read::Unusable(_) => None,
+                Err(_) => None,
             };
             Some((time, server))
         });
@@ -65,7 +61,7 @@ impl Iterator for Files {
 fn reads(path: PathBuf, file: File) -> Box<dyn Iterator<Item = Read>> {
     match Open::of(path, file) {
         Ok(open) => Box::new(open),
-        Err(problem) => Box::new(iter::once(Read::Unusable(problem))),
+        Err(problem) => Box::new(iter::once(Err(problem))),
     }
 }
 
@@ -119,10 +115,10 @@ impl Iterator for Open {
 
     fn next(&mut self) -> Option<Read> {
         match self.line() {
-            Ok(Some(line)) => Some(Read::Line(line)),
+            Ok(Some(line)) => Some(Ok(line)),
             ended => {
                 self.text.take()?;
-                self.problem(ended.err()).map(Read::Unusable)
+                self.problem(ended.err()).map(Err)
             }
         }
     }

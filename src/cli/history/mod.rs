@@ -15,7 +15,7 @@ use super::output::merged;
 use super::table::Column;
 use super::values::{PatternArguments, moment, now};
 use crate::config::Loaded;
-use files::{Files, Read};
+use files::Files;
 use pairs::{Pairs, Row};
 use signalbox_model::UnixMilliseconds;
 use signalbox_model::history::{HistoryLimit, HistoryWord};
@@ -100,8 +100,8 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     let (mut pairs, mut lost) = (Pairs::default(), 0);
     for read in files {
         let line = match read {
-            Read::Line(line) => line,
-            Read::Unusable(problem) => {
+            Ok(line) => line,
+            Err(problem) => {
                 warn(&problem);
                 continue;
             }

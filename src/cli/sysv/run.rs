@@ -12,8 +12,8 @@ use super::program;
 use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::arguments::Common;
 use crate::cli::exit::Failure;
+use crate::cli::identity;
 use crate::cli::server::block_on;
-use crate::cli::token_source;
 use signalbox_model::sysv::Keys;
 
 /// Written by hand because the generator of the manual page omits the two dashes.
@@ -89,7 +89,7 @@ fn mapping(item: &str) -> Result<String, String> {
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let given_server = &common.server;
     let Arguments { keys, mappings, config, library, .. } = arguments;
-    given_server.tls().refuse(
+    given_server.tls.refuse(
         "the library for System V semaphores does not use TLS; omit --tls, --ca and --cert, unset \
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
          over TLS",
@@ -116,13 +116,13 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     if let Some(config) = config {
         command.env(CONFIG, config);
     }
-    if let Some(file) = given_server.token().file() {
+    if let Some(file) = given_server.token.file() {
         // The command may change its directory before it starts other programs.
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        command.env(token_source::FILE, absolute);
+        command.env(identity::TOKEN_FILE, absolute);
     }
-    if given_server.token().is_over_plain() {
-        command.env(token_source::OVER_PLAIN, "1");
+    if given_server.token.token_over_plain {
+        command.env(identity::TOKEN_OVER_PLAIN, "1");
     }
     library::check_settings(&command)?;
     block_on(async { server.direct().await.map(drop) })?;
