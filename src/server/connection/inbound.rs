@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
+use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 
 use super::super::state::Server;
@@ -20,8 +21,21 @@ use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
+/// Splits a stream into requests, as a codec of tokio-util, which the design asks for. [`RequestCodec`] is in a package without a
+/// runtime, so that it cannot implement the trait itself.
+struct RequestDecoder(RequestCodec);
+
+impl Decoder for RequestDecoder {
+    type Item = Frames;
+    type Error = DecodeError;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
+        self.0.decode(source)
+    }
+}
+
 pub(super) struct Inbound {
-    codec: RequestCodec,
+    decoder: RequestDecoder,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
     /// The incomplete frame among all unfinished input, once it is long or its rest is not there.
@@ -45,7 +59,7 @@ impl Inbound {
     /// `may_begin_tls`: the first bytes may be the start of a TLS handshake.
     pub(super) fn new(may_begin_tls: bool) -> Self {
         Self {
-            codec: RequestCodec::new(may_begin_tls),
+            decoder: RequestDecoder(RequestCodec::new(may_begin_tls)),
             partial: BytesMut::new(),
             unfinished: None,
             frame_timer: FrameTimer::default(),
@@ -86,9 +100,9 @@ impl Inbound {
             shared.clear();
             &mut self.partial
         };
-        let received = match self.codec.decode(buffer) {
+        let received = match self.decoder.decode(buffer) {
             // These are all complete frames. The second call returns whether the input after them is unreadable.
-            Ok(Some(frames)) => (Some(frames), self.codec.decode(buffer).err()),
+            Ok(Some(frames)) => (Some(frames), self.decoder.decode(buffer).err()),
             Ok(None) => (None, None),
             Err(error) => (None, Some(error)),
         };
