@@ -20,7 +20,6 @@ use super::{node, timing};
 const OPEN_MAX: usize = 3;
 
 /// What a run of a node relays.
-#[derive(Debug)]
 pub struct NodeRelays {
     relays: Relays,
     /// What the clock of the machine shows, in nanoseconds.

@@ -197,7 +197,6 @@ struct Essence {
     heartbeats: HashMap<Vec<u8>, Written>,
 }
 
-#[derive(Debug)]
 struct Place {
     name: String,
     clock: Rate,
@@ -223,7 +222,6 @@ struct Place {
     why_ended: Option<Ending>,
 }
 
-#[derive(Debug)]
 pub struct World {
     pub now: Micros,
     pub store: Store,
