@@ -1,6 +1,9 @@
 //! Cases that changes of the core made at random have shown (`tests/mutants/run`): the histories rarely reach them, or
 //! do not look there.
 
+mod history;
+mod steps;
+
 use std::sync::Arc;
 use std::task::Waker;
 

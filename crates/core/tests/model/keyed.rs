@@ -9,12 +9,15 @@ use std::task::Waker;
 
 use proptest::prelude::*;
 use signalbox_core::{
-    BatchLimit, Change, Claim, CommitOutcome, Core, Key, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState,
-    Kind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing, Record, Session, Token, Want,
+    BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, KeyedCounts, KeyedLease, KeyedRefusal,
+    KeyedRequest, KeyedState, Kind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing,
+    Record, Session, Token, Want,
 };
-use signalbox_model::{GrantId, LeaseKey, Namespace, Place, PlaceKey, Refusal, UnixSeconds};
+use signalbox_model::{
+    GrantId, LeaseKey, Namespace, Place, PlaceKey, Refusal, RequestId, RequestIds, Revocation, UnixSeconds,
+};
 
-use crate::cases;
+use crate::{Changes, cases, revoking};
 
 const MAXIMUM: u32 = 2;
 const KEYS: usize = 5;
@@ -313,6 +316,57 @@ fn if_the_store_fails_nothing_is_held() {
     let (.., refused) = acquire(&run, 1, 0);
     assert_eq!(refused, Err(KeyedRefusal::Refused(Refusal::NotStored)));
     run.core.check_ledger().unwrap();
+}
+
+#[test]
+fn leases_are_counted_by_their_states() {
+    let run = Run::new(false);
+    let _asked = [0, 1, 2].map(|key| acquire(&run, key, 60_000));
+    let other = run.core.open_session();
+    run.core.join(other.id(), None, &Arc::default());
+    // A leased session without a key is not counted.
+    run.core.open_leased(other.id(), signalbox_model::SessionKey([9; 16]), TTL_MS, b"", Token(1), run.now());
+    let counted = |step| {
+        let (mut counts, mut after) = (KeyedCounts::default(), None);
+        loop {
+            after = run.core.count_keyed(after, step, &mut counts);
+            if after.is_none() {
+                return counts;
+            }
+        }
+    };
+    let before = KeyedCounts { queued: 1, held: 2, revoking: 0 };
+    assert_eq!([1, 2, 10].map(counted), [before; 3]);
+    let Some(KeyedState::Held { grant, .. }) = state(&run, 0) else { panic!("it is held") };
+    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    let call = Call { connection: other.id(), ids, token: Token(2) };
+    run.core.change(call, revoking(Revocation::Grant(grant), 1_000), run.now());
+    let revoking = KeyedCounts { queued: 1, held: 1, revoking: 1 };
+    assert_eq!([1, 2, 10].map(counted), [revoking; 3]);
+}
+
+/// Nothing is left of a request after its refusal was told, whether its session was stored or not.
+#[test]
+fn a_refused_request_has_no_lease() {
+    for is_durable in [false, true] {
+        let mut run = Run::new(is_durable);
+        let _held = [acquire(&run, 0, 0), acquire(&run, 1, 0)];
+        run.store();
+        let _waiting = acquire(&run, 2, 500);
+        run.store();
+        run.step(&Step::Time { half_seconds: 1 });
+        run.store();
+        assert_eq!(state(&run, 2), Some(KeyedState::Over(Refusal::TimedOut)));
+        let (.., repeated) = acquire(&run, 2, 500);
+        assert_eq!(repeated, Err(KeyedRefusal::Refused(Refusal::TimedOut)));
+        assert_eq!(state(&run, 2), None);
+        while run.core.shut_down(run.now()) {}
+        let (.., late) = acquire(&run, 3, 0);
+        assert_eq!(late, Err(KeyedRefusal::Refused(Refusal::ShuttingDown)));
+        run.store();
+        assert_eq!((state(&run, 3), run.core.ledger_stats().sessions), (None, 2));
+        run.core.check_ledger().unwrap();
+    }
 }
 
 #[test]
