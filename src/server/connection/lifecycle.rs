@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 use tracing::field::display;
@@ -24,7 +24,6 @@ use super::super::admission::Admission;
 use super::super::buffers::Buffers;
 use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
-use super::super::metrics::Traffic;
 use super::super::peers::{Peer, PeerEntry};
 use super::super::port::{Port, port_name};
 use super::super::proxy_header::{HeaderError, read_header};
@@ -34,16 +33,13 @@ use super::super::tls::{FirstBytes, Handshake, HandshakeError};
 use super::Connection;
 use super::activity::End;
 use super::inbound::{Inbound, READ_BYTES_MAX};
+use super::opening::{Opening, read_opening};
 use signalbox_core::{ConnectionEnd, Mailbox, Session};
-use signalbox_model::{SessionId, Status};
-use signalbox_protocol::{HEADER_BYTES, Opaque, Response, TLS_HANDSHAKE};
+use signalbox_model::SessionId;
 
 /// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
 /// reset.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// Room for a first message of TLS. More is allocated as bytes arrive.
-const FIRST_BYTES_USUAL: usize = 1024;
 
 /// A connection without its stream. It is boxed, so that the task has room for it only once.
 struct OpenConnection {
@@ -57,14 +53,6 @@ struct OpenConnection {
     peer_entry: PeerEntry,
     extended: ExtendedState,
     inbound: Inbound,
-}
-
-/// How a connection begins.
-enum Opening {
-    /// With a handshake, whose first bytes these are.
-    Tls(BytesMut),
-    /// With a plain request, to which this is the answer.
-    Plain(Vec<u8>),
 }
 
 /// Serves an admitted connection until it ends, and what it held is released.
@@ -236,38 +224,6 @@ impl OpenConnection {
         }
         None
     }
-}
-
-/// Reads the first byte, or a whole header where it is of a plain request, within the time of a frame.
-async fn read_opening<S: AsyncRead + Unpin>(
-    stream: &mut S,
-    server: &Server,
-    traffic: &Traffic,
-) -> Result<Opening, End> {
-    let untimed = async {
-        let mut received = BytesMut::with_capacity(FIRST_BYTES_USUAL);
-        loop {
-            match stream.read_buf(&mut received).await.map_err(End::Io)? {
-                0 => return Err(End::Peer),
-                read => traffic.note_received(read),
-            }
-            if received[0] == TLS_HANDSHAKE {
-                return Ok(Opening::Tls(received));
-            }
-            if let Some(header) = received.first_chunk() {
-                return Ok(Opening::Plain(refusal(header)));
-            }
-        }
-    };
-    tokio::time::timeout(server.frame_timeout(), untimed).await.unwrap_or(Err(End::FrameTimeout))
-}
-
-/// The answer to a request with this header that is not executed.
-fn refusal(header: &[u8; HEADER_BYTES]) -> Vec<u8> {
-    let mut answer = Vec::new();
-    let opaque = Opaque([header[8], header[9], header[10], header[11]]);
-    Response::Failed(Status::TlsRequired).compose(header[1], opaque, &mut answer);
-    answer
 }
 
 /// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, or the client has its share.

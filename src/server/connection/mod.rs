@@ -14,6 +14,7 @@
 mod activity;
 mod inbound;
 mod lifecycle;
+mod opening;
 mod outbound;
 #[cfg(test)]
 mod tests;
