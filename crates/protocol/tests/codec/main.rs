@@ -210,3 +210,23 @@ fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
     let error = RequestCodec::default().decode(&mut buffer).unwrap_err();
     assert!(matches!(error, DecodeError::BodyTooLong { announced: 131_073, limit: REQUEST_BODY_BYTES_MAX }));
 }
+
+/// Frames that arrive together with a TLS handshake are answered before the connection ends.
+#[test]
+fn tls_begins_at_the_start_of_a_stream_or_not_at_all() {
+    let mut handshake = vec![0x16, 3, 1];
+    handshake.resize(100, 0);
+    let start = &mut BytesMut::from(&handshake[..]);
+    assert!(matches!(RequestCodec::new(true).decode(start), Err(DecodeError::BeginsTls)));
+    assert_eq!(start.len(), handshake.len(), "the bytes are left for TLS");
+    assert!(matches!(RequestCodec::new(false).decode(start), Ok(Some(_))), "it is answered as a frame");
+
+    let mut burst = Vec::new();
+    Request::Noop.compose(Opaque([1; 4]), &mut burst);
+    burst.extend(handshake);
+    let mut burst = BytesMut::from(&burst[..]);
+    let mut codec = RequestCodec::new(true);
+    let mut frames = codec.decode(&mut burst).unwrap().expect("a frame is complete");
+    assert_eq!(frames.next().map(|frame| frame.opaque()), Some(Opaque([1; 4])));
+    assert!(matches!(codec.decode(&mut burst), Err(DecodeError::UnexpectedTls)));
+}
