@@ -15,6 +15,9 @@ pub(super) type Comparable = ((Namespace, Vec<u8>), bool, Listed);
 const STEP_ENTRIES: usize = 128;
 const STEP_BYTES: usize = 64 * 1024;
 
+/// As many grants of three names end in one step.
+const ENDED_IN_A_STEP: usize = 16;
+
 /// Names so long that a step has one of them, or two, or three, or many.
 const NAMES: [&[u8]; 4] = [&[b'a'; 20], &[b'b'; 22_000], &[b'c'; 33_000], &[b'd'; u16::MAX as usize]];
 
@@ -137,6 +140,9 @@ proptest! {
         let mut begun = Begun::default();
         for turn in turns.into_iter().chain(std::iter::repeat_n(Turn::Next, 5)) {
             match turn {
+                // A session that ends in several steps serves the names in between; the model ends it at once.
+                Turn::Change { step: Step::Close { .. } | Step::Leave { .. }, .. }
+                    if pair.model.grants.len() > ENDED_IN_A_STEP => {}
                 Turn::Change { step, times } => {
                     for _ in 0..times {
                         pair.take(&step);
