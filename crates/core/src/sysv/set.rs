@@ -266,10 +266,10 @@ impl Set {
 }
 
 /// Which waiting calls are looked at after a change: first those that wait for 0, then those that alter values, in their
-/// order. Those with several operations that wait for 0 are all looked at after a change that left a 0, as in the kernel, but not
-/// before another change might make a difference to them. A completed call can make earlier ones possible: those that wait for a value that it raised, or for a 0 that it made.
-/// Each of these queues is followed as long as there is enough for its next call, so that the work does not grow with the square
-/// of the waiting calls.
+/// order. Those with several operations that wait for 0 are all looked at after a change that left a 0, as in the kernel, but
+/// not before another change might make a difference to them. A completed call can make earlier ones possible: those that
+/// wait for a value that it raised, or for a 0 that it made. Each of these queues is followed as long as there is enough for
+/// its next call, so that the work does not grow with the square of the waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     zero: VecDeque<WaiterId>,
@@ -317,7 +317,7 @@ impl Completion {
     /// Looks at the calls that wait for 0, after this change.
     fn zero_after(&mut self, set: &Set, changed: Option<&[Operation]>) {
         self.zero.extend(set.made_zero(changed));
-        self.looks_at_many_zero |= set.has_zero(changed);
+        self.looks_at_many_zero |= set.waiters.has_many_zero() && set.has_zero(changed);
     }
 
     /// What waits for several semaphores may wait for another one of them now, or fail.

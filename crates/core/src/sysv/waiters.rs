@@ -247,6 +247,11 @@ impl Waiters {
         )
     }
 
+    /// Whether a call with several operations waits for 0.
+    pub(super) fn has_many_zero(&self) -> bool {
+        self.many_zero().next().is_some()
+    }
+
     /// The calls with several operations that wait for 0.
     pub(super) fn many_zero(&self) -> impl Iterator<Item = WaiterId> {
         self.in_list(List::ManyZero)
