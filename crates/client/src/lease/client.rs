@@ -92,8 +92,12 @@ impl Client {
     pub(super) fn session(&self, terms: &Terms) -> Arc<SessionHandle> {
         let Inner { settings, executor, .. } = &*self.inner;
         let mut sessions = self.sessions();
-        let latest = sessions.all.iter().rev().find(|(own, _)| own == terms);
-        let latest = latest.and_then(|(_, session)| session.upgrade());
+        let latest = if *terms == settings.terms {
+            sessions.own.clone()
+        } else {
+            let mut all = sessions.all.iter().rev();
+            all.find(|(others, _)| others == terms).and_then(|(_, session)| session.upgrade())
+        };
         if let Some(session) = latest.filter(|session| session.has_room()) {
             return session;
         }
