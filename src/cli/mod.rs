@@ -110,12 +110,16 @@ fn grouped(command: clap::Command) -> clap::Command {
     ))
 }
 
-/// Takes `-1` after an option as its value, whose parser names the option and the range that it must be in.
+/// Takes `-1` after an option as its value, and `-1s` where it is a time: the parser of the value names the option and the range
+/// that it must be in.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let takes_values = |argument: &Arg| argument.get_action().takes_values() && !argument.is_last_set();
     let is_number =
         |argument: &Arg| !argument.is_positional() || ["slot", "grant"].contains(&argument.get_id().as_str());
     let command = command.mut_args(|argument| match takes_values(&argument) && is_number(&argument) {
+        true if argument.get_value_names().is_some_and(|names| names == ["TIME"]) => {
+            argument.allow_hyphen_values(true)
+        }
         true => argument.allow_negative_numbers(true),
         false => argument,
     });

@@ -59,6 +59,7 @@ const USAGE: &[Wrong] = &[
     ("slot gpu 1 --in --wait 1s", "--in"),
     ("slot gpu 65536 --out", "65536"),
     ("await-idle job --wait -1", "expected max, 0, a number of"),
+    ("run job --max 1 --lease -1s -- true", "expected a number of seconds"),
     ("await-idle job --counter --slot 1", "cannot be used with"),
     ("serve --bind localhost", "expected an IP address"),
     ("serve --log-level loud", "error, warning, info, debug"),

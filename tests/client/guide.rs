@@ -546,7 +546,7 @@ fn daemon_with_http() -> (Daemon, Place, String) {
 fn a_program_in_python_holds_waits_and_learns_of_a_revocation() {
     const PROGRAM: &str = "exec python3 -u -c '
 import sys, lease
-with lease.Lease({\"name\": \"db\", \"maximum\": 1}, ttl=3, on_lost=lambda: print(\"lost\")) as held:
+with lease.Lease({\"name\": \"db\", \"maximum\": 1}, ttl=6, on_lost=lambda: print(\"lost\")) as held:
     print(\"held\", held.grant, held.is_valid(), file=open(\"held\", \"a\"))
     while held.is_valid(): lease.time.sleep(0.05)
 '";
@@ -556,7 +556,7 @@ with lease.Lease({\"name\": \"db\", \"maximum\": 1}, ttl=3, on_lost=lambda: prin
     eventually("the first holds it", || place.lines("held").len() == 1);
     let second = start();
     eventually("the second waits", || !place.bash("signalbox status --waiters db").output().is_empty());
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(7));
     assert_eq!(place.lines("held").len(), 1, "the first renews its lease");
     let revoke = |line: usize| {
         let grant = place.lines("held")[line].split(' ').nth(1).unwrap().to_owned();
