@@ -16,23 +16,23 @@ use signalbox_model::{
     ConnectionId, EventKind, GrantId, Limit, Namespace, Notice, Refusal, SessionId, SessionKey,
 };
 
-/// Names of one step of a check of a session's names.
+/// How many names one call of [`Core::check_names`] checks.
 const CHECKED_NAMES: usize = 256;
 
-/// The result of one step of a check of a session's names.
+/// The result of [`Core::check_names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckedNames {
     /// All names passed.
     All,
-    /// Those of its grants up to this one passed.
+    /// The names of the session's grants up to this one passed. The next call continues after it.
     UpTo(GrantId),
     /// One did not pass.
     Failed,
 }
 
 impl Core {
-    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it. The client will
-    /// repeat this many requests with their places. The caller renews the lease.
+    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it. `repetitions` is
+    /// how many requests the client announces to repeat with their places in queues. The caller renews the lease.
     pub fn attach(
         &self,
         session: SessionId,
@@ -43,7 +43,8 @@ impl Core {
         self.ledger().attach(session, connection, key, repetitions)
     }
 
-    /// The client of a connection has proven another identity: what it is attached to is listed and revoked under that.
+    /// The client of a connection has proven another identity. The session that the connection is attached to is listed and
+    /// revoked under that identity from now on.
     pub fn note_client(&self, connection: ConnectionId) {
         self.ledger().sessions.note_client(connection);
         self.sysv().note_client(connection);
@@ -59,7 +60,8 @@ impl Core {
         self.ledger().acting_lease(connection).ok()
     }
 
-    /// Checks the names that the leased session of a connection holds or waits for: some of those of its grants after this one.
+    /// Takes one step of a check of the names that the leased session of a connection holds or waits for, starting with the first
+    /// grant after `after`.
     pub fn check_names(
         &self,
         connection: ConnectionId,
@@ -85,7 +87,7 @@ impl Core {
         checked
     }
 
-    /// The rest of the lease of the session that the connection is attached to, in milliseconds.
+    /// What remains of the lease of the session that the connection is attached to, in milliseconds.
     pub fn ttl_left_ms(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
         let ledger = &*self.ledger();
         let session = ledger.sessions.acting(connection)?;
@@ -99,8 +101,8 @@ impl Core {
     }
 
     /// Opens a leased session with this key and attaches the connection to it (`docs/protocol.md`, "OpenSession"). If a
-    /// session has the key, the request is repeated, and the connection is attached to that session, whose lease is not
-    /// renewed. The answer has its number and its time to live.
+    /// session with the key exists, the request is a repetition: the connection is attached to that session, and its lease is not
+    /// renewed. The answer has the number and the time to live of the session.
     pub fn open_leased(
         &self,
         connection: ConnectionId,
@@ -144,7 +146,7 @@ impl Core {
     }
 
     /// Renews the lease of the session that the connection is attached to (`docs/protocol.md`, "KeepAlive"). Returns
-    /// the rest of it in milliseconds.
+    /// how long it is valid from now on, in milliseconds.
     pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
         self.ledger().acting_lease(connection)?.renew(now.monotonic);
         self.ttl_left_ms(connection, now)
@@ -167,7 +169,7 @@ impl Ledger {
     ) -> Outcome {
         let attachment = self.sessions.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
-        // A connection that had lost its session is free for another one now.
+        // A connection that has lost its session may now attach to another one.
         let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
         let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.has_store());
         let is_answered_later = closer.is_some();
@@ -182,7 +184,7 @@ impl Ledger {
         if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
     }
 
-    /// Begins a leased session with a new key and attaches the connection to it. The caller has it stored.
+    /// Begins a leased session with a new key and attaches the connection to it. The caller stores it.
     pub(super) fn begin_leased(
         &mut self,
         connection: ConnectionId,
@@ -209,8 +211,8 @@ impl Ledger {
         self.journal.on_commit(OnCommit::Opened(session));
     }
 
-    /// If the opening of a session is not stored yet, this request is answered in place of the one before. Returns whether
-    /// it is.
+    /// If the opening of a session is not stored yet, this request gets the answer, and the earlier one is canceled. Returns
+    /// whether that is the case.
     pub(super) fn redirect_opening(
         &mut self,
         (connection, token): (ConnectionId, Token),
@@ -227,8 +229,8 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession"). The client will repeat this many requests with their places. The caller renews the
-    /// lease, if the client may have what the session has.
+    /// (`docs/protocol.md`, "AttachSession"). `repetitions` is how many requests the client announces to repeat with their
+    /// places. The caller renews the lease, if the client may acquire the names of the session.
     pub(super) fn attach(
         &mut self,
         session: SessionId,
@@ -237,7 +239,7 @@ impl Ledger {
         repetitions: u32,
     ) -> Result<Arc<Lease>, Refusal> {
         self.sessions.check_not_ending(connection)?;
-        let lease = self.sessions.unlock(session, key)?;
+        let lease = self.sessions.lease_with_key(session, key)?;
         self.places.attached(session, repetitions);
         self.end_window_if_complete();
         let before = self.sessions.connection_of(session);
@@ -274,7 +276,7 @@ impl Ledger {
         Ok(Answer::Opened(opened))
     }
 
-    /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
+    /// Attaches a connection to a leased session, which counts against the shares of its client from now on. Neither may be
     /// attached elsewhere.
     fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
         self.sessions.attach(connection, session);
@@ -300,7 +302,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let client = self.sessions.owner_of(connection);
-        // A limit that was lowered would need more ends than one request may cause.
+        // Bounded: if the limit was lowered, more sessions than one request may end are above it.
         for _ in 0..STEP_GRANTS {
             let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
             let Some(unused) = self.clients.pop_unused(client) else {

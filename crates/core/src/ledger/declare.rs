@@ -1,6 +1,6 @@
 //! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed. Pause, Resume
-//! and SetSlot: what an administrator does with a declared semaphore for a while. That is not part of the declaration, so it is
-//! permitted for semaphores of the configuration too.
+//! and SetSlot: temporary changes by an administrator. They are not part of the declaration, so they are permitted for semaphores
+//! of the configuration too.
 //!
 //! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
 //! then are waiters granted what was added, or refused. A semaphore grants nothing from the request to remove it on.
@@ -137,7 +137,7 @@ impl Ledger {
         after.generation = self.next_id()?;
         match how {
             Removal::Now { grace } => after.evicted_grace_ms = Some(grace.0),
-            // The grace period of a semaphore of this name that was removed before is not for these holders.
+            // A semaphore of this name that was removed before had a grace period, which does not apply to these holders.
             Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
                 after.evicted_grace_ms = None;
             }
@@ -384,7 +384,7 @@ impl Ledger {
     ) {
         let event = self.declarations.take_effect(object.name(), after);
         if after.removing {
-            // Until a declaration that was requested since takes effect, the semaphore is closed.
+            // The semaphore stays closed until a later declaration, which may have been requested already, takes effect.
             self.update_object(object, after);
             object.set_tracking(|tracking| tracking.awaited = true);
             self.refuse_and_evict_later(object, after, evicts, now);
@@ -419,7 +419,8 @@ impl Ledger {
         slots_out
     }
 
-    /// Publishes what has changed since a semaphore was paused or not, and these slots of it were out of service.
+    /// Publishes the events of a change of service: the semaphore is paused or resumed, slots are taken out of service or put
+    /// back. `was_paused` and `were_out` are the state before.
     fn publish_service(
         &self,
         object: &ObjectRef,
@@ -475,8 +476,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder. One step visits some,
-    /// in the order of names after `after`. Returns the last one that was visited; `None`: all were visited.
+    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder. One step visits
+    /// some, in the order of names after `after`. Returns the last one that was visited; `None`: all were visited.
     fn remove_unconfigured(
         &mut self,
         configured: &BTreeSet<&[u8]>,

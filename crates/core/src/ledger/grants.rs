@@ -1,4 +1,4 @@
-//! Grants, and the waiters that become grants: one type with one id, in two phases. And the table of all of them, with their
+//! Grants, and the waiters that become grants: one type with one id, in two phases; and the table of all of them with their
 //! deadlines.
 //!
 //! Invariants: a waiter whose request was answered "waiting" has exactly one deadline, when its wait ends; a held grant has
@@ -132,7 +132,7 @@ pub(super) struct Part {
     pub(super) claim: Claim,
     /// The slot that the request asked for; `None`: any, or it was granted before the process started.
     pub(super) slot: Option<u16>,
-    /// Whether the request is part of a single flight, or may be: records do not say.
+    /// Whether the request is part of a single flight. Of a restored grant, `true`: records do not have it, and it may be.
     pub(super) is_shared: bool,
 }
 
@@ -253,7 +253,8 @@ impl Grant {
         }
     }
 
-    /// The bytes that count for the memory of its client: those of the grant and of its names, as if no other grant had them.
+    /// The bytes that count against the memory share of its client: those of the grant and of its names, even if other grants
+    /// have the same names.
     pub(super) fn bytes(&self) -> usize {
         let part_bytes = |part: &Part| size_of::<Part>() + part.name().len();
         GRANT_BYTES + self.parts().iter().map(part_bytes).sum::<usize>()

@@ -5,8 +5,8 @@
 
 use signalbox_model::Refusal;
 
-/// How many ids are reserved at a time. The reservation is extended when half of it is left: more than can be allocated
-/// while a store fails. Ids follow the clock, so these are a minute of it.
+/// How many ids are reserved at a time. The reservation is extended when half of it is left, which is more than can be allocated
+/// while a store fails. A server starts above the Unix time in milliseconds times 2^20, so this is about a minute of clock time.
 const RESERVATION: u64 = 1 << 36;
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl IdAllocator {
 
     pub(super) fn next(&mut self) -> Result<u64, Refusal> {
         if self.reservation.as_ref().is_some_and(|reservation| self.last >= reservation.up_to) {
-            // Only where the store fails and the clock was set back: another run may have used the ids from here on.
+            // This takes a failing store and a clock that was set back. Another run may have used the ids from here on.
             return Err(Refusal::NotStored);
         }
         self.last += 1;

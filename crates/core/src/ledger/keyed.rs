@@ -1,5 +1,5 @@
-//! Keyed leases, for clients that keep no connection (`docs/http.md`, "Leases"): a leased session with one grant, which its
-//! key alone finds. Everything else about it is as of any other leased session.
+//! Keyed leases, for clients that keep no connection (`docs/http.md`, "Leases"): a leased session with one grant, which is
+//! found by its key alone. In everything else it is like any other leased session.
 //!
 //! The key of the session is a keyed hash of the client's key, so it names no session of another client, and no other client
 //! can attach to it. The id of its only request is a keyed hash of what was requested: another request with the same key has
@@ -22,7 +22,7 @@ use signalbox_model::{
     SessionId, SessionKey,
 };
 
-/// Waiters that are counted for a position. So long a queue takes some 50 µs.
+/// The highest number of waiters that is counted for a position. Counting them takes about 50 µs.
 const POSITION_MAX: usize = 10_000;
 
 /// A request for a keyed lease.
@@ -40,7 +40,7 @@ pub struct KeyedRequest<'a> {
     pub wants: &'a [Want<'a>],
     /// Whether it waits.
     pub queueing: Queueing,
-    /// The place that it was told before a restart.
+    /// The place in the queue that the client was told before a restart.
     pub place: Option<Place>,
 }
 
@@ -51,7 +51,7 @@ pub enum KeyedRefusal {
     DifferentRequest,
     /// The client may not acquire every name of the lease.
     NotPermitted,
-    /// By the core. [`Refusal::NoSuchSession`]: there is no such lease.
+    /// The core refused it. [`Refusal::NoSuchSession`]: there is no such lease.
     Refused(Refusal),
 }
 
@@ -70,7 +70,7 @@ pub struct KeyedLease {
     pub ttl_ms: u32,
     /// How long it lasts without a renewal, in milliseconds from the time that the caller gave.
     pub left_ms: u32,
-    /// If it was revoked: when it ends then, in milliseconds from that time.
+    /// If it was revoked, what remains of its grace period, in milliseconds from that time.
     pub grace_ms: Option<u32>,
 }
 
@@ -79,9 +79,9 @@ pub struct KeyedLease {
 pub enum KeyedState {
     /// The request waits.
     Queued {
-        /// From 1; requests behind many others have the same.
+        /// From 1. Above 10,000 it is not counted: all such requests have the same.
         position: u32,
-        /// Its place in the queue, if it would survive a restart.
+        /// Its place in the queue, if the place survives a restart.
         place: Option<Place>,
     },
     /// The store is writing the grant, or the waiting request.
@@ -119,9 +119,9 @@ impl Core {
         self.ledger().places.set_key_once(key);
     }
 
-    /// Asks for the grant of a keyed lease, which begins with that, and attaches the connection to it. The same request again
-    /// renews the lease, and keeps its grant or its place. [`Core::keyed_lease`] returns its state; the connection gets a
-    /// message when that changes. A lease whose request is refused ends.
+    /// Requests the grant of a keyed lease, opening the lease if there is none, and attaches the connection to it. Repeating the
+    /// same request renews the lease, and keeps its grant or its place. [`Core::keyed_lease`] returns its state; the connection
+    /// gets a message when that changes. A lease whose request is refused ends.
     pub fn acquire_keyed(
         &self,
         connection: ConnectionId,
@@ -163,7 +163,7 @@ impl Core {
             Outcome::Refused(refusal) => refusal,
             Outcome::Answered(_) | Outcome::Waiting => {
                 let is_new = ledger.store_unstored(session, now.monotonic);
-                // A place that is told before its session is stored would be lost in a restart.
+                // If the client were told the place before the session is stored, a restart would lose it.
                 if let Some(reply_to) = ledger.sessions.reply_to(connection, token).filter(|_| is_new) {
                     ledger.answer_when_opened(reply_to, session);
                 }
@@ -171,7 +171,7 @@ impl Core {
                 return Ok(());
             }
         };
-        // After a restart the request is repeated, at its place; so it is when the store works again.
+        // The client repeats the request at its place after a restart, and also when the store works again.
         let is_repeated = refusal == Refusal::ShuttingDown || ledger.keyed_request(session).is_none();
         if !is_repeated || !ledger.sessions.existing(session).is_stored() {
             ledger.end_keyed(session, now.monotonic, context);
@@ -201,7 +201,7 @@ impl Core {
         ledger.sessions.existing_mut(session).set_keyed();
         let call = Call { connection, ids: only(request), token };
         if let Some(reply) = ledger.find_reply(connection, call.ids)?.1 {
-            // Its message goes to this connection from now on.
+            // The message about its outcome goes to this connection from now on.
             ledger.answer_again(session, reply, RequestKind::Grant, call, now.monotonic);
         }
         Ok(())
@@ -250,8 +250,9 @@ impl Core {
         })
     }
 
-    /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored. `is_done`: if it
-    /// holds, it is of a single flight, whose work is done; [`Refusal::NotShared`]: it is not, and nothing has changed.
+    /// Closes a keyed lease; the key alone permits that. The answer comes as a message when the end is stored. `is_done`: if
+    /// the lease holds its resource, the work of its single flight is done. [`Refusal::NotShared`]: it is held without a single
+    /// flight, and nothing has changed.
     pub fn close_keyed(
         &self,
         connection: ConnectionId,
@@ -265,7 +266,8 @@ impl Core {
             return Outcome::Refused(Refusal::NoSuchSession);
         };
         let grant = ledger.sessions.existing(session).grants_newest_first().next();
-        // First, so that a refused release does not take the lease from the request that waits for its news.
+        // Before the attachment, so that a refused release does not take the lease from the connection whose request waits for
+        // it.
         if is_done
             && let Some(held) = grant.filter(|id| !ledger.grants.existing(*id).is_waiting())
             && let Err(refusal) = ledger.set_done(held)

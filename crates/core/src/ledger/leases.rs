@@ -6,7 +6,7 @@ use crate::time::MonotonicMs;
 /// The server checks for expired leases at least this often, in milliseconds.
 pub const TICK_MS: u64 = 1000;
 
-/// A pause between two ticks from which on the machine counts as suspended.
+/// If two ticks are at least this far apart, in milliseconds, the server counts as suspended in between.
 const GAP_MS: u64 = 3 * TICK_MS;
 
 /// The number of gaps that are remembered. A lease that was not renewed since the first of them has expired in any case.

@@ -1,6 +1,7 @@
 //! Listings: the holders or waiters of a name, what sessions hold and wait for, the names with waiters, the declared semaphores,
 //! and all sessions: leased ones, those of connections, and processes of System V calls. Each step takes a limited number of
-//! entries, so that a long listing delays no other request. An entry that appears or disappears meanwhile may or may not be listed.
+//! entries, so that a long listing delays no other request. An entry that appears or disappears meanwhile may or may not be
+//! listed.
 
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -123,7 +124,7 @@ pub struct Claimed {
     pub listed: Listed,
 }
 
-/// What a grant, a waiting request or a session is about, for people.
+/// The names and the label by which log lines describe a grant, a waiting request or a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimSubject {
     /// The first names, eight at most.
@@ -197,8 +198,8 @@ impl Core {
         SessionListing(Left::Leased(None))
     }
 
-    /// The next sessions of a listing; none at its end. `connected` finds the next connections after the one with this
-    /// session, in the order of ids.
+    /// The next sessions of a listing; none at its end. `connected` returns the next connections after the one with the
+    /// given session, in the order of ids.
     pub fn list_sessions(
         &self,
         listing: &mut SessionListing,
@@ -345,14 +346,14 @@ impl Core {
         claims
     }
 
-    /// What a grant or a waiting request is about; `None`: there is no such grant.
+    /// Describes a grant or a waiting request; `None`: there is no such grant.
     pub fn subject_of_grant(&self, id: GrantId) -> Option<ClaimSubject> {
         let ledger = &*self.ledger();
         let grant = ledger.grants.get(id)?;
         Some(ledger.subject(grant.session, [id]))
     }
 
-    /// What a session holds by grants and waits for; `None`: there is no such session.
+    /// Describes what a session holds by grants and waits for; `None`: there is no such session.
     pub fn subject_of_session(&self, session: SessionId) -> Option<ClaimSubject> {
         let ledger = &*self.ledger();
         let state = ledger.sessions.get(session)?;
@@ -414,7 +415,7 @@ impl Core {
 #[derive(Debug)]
 pub struct PlainListing {
     connections: HashSet<ConnectionId>,
-    /// The namespaces that are left, the next one first, and how far that one has come.
+    /// The namespaces that are left, the one being visited first.
     namespaces: &'static [Namespace],
     visit: Visit,
 }
@@ -433,7 +434,8 @@ impl Core {
         self.ledger().sessions.get(session).is_some()
     }
 
-    /// Visits at most `names` more names for a listing, and returns the holdings of its connections; `None`: all names were visited.
+    /// Visits at most `names` more names for a listing, and returns the holdings of its connections; `None`: all names were
+    /// visited.
     pub fn list_plain(&self, listing: &mut PlainListing, names: usize) -> Option<Vec<Claimed>> {
         let [namespace, rest @ ..] = listing.namespaces else { return None };
         let namespace = *namespace;
@@ -569,7 +571,7 @@ pub(crate) fn client_texts(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u
     (address.into_bytes().into(), identity.as_bytes().into())
 }
 
-/// An age in whole seconds. One of more than a century is shown as that.
+/// An age in whole seconds, at most `u32::MAX - 1`, which is more than a century.
 pub(crate) fn age_s(since: MonotonicMs, now: MonotonicMs) -> u32 {
     u32::try_from(since.age_ms(now) / 1000).unwrap_or(u32::MAX - 1)
 }

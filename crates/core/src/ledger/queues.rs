@@ -28,11 +28,12 @@ struct Entry {
     object: ObjectRef,
     held: BTreeSet<GrantId>,
     queue: BTreeSet<GrantId>,
-    /// The highest id that a grant of the name got in place of its waiter's.
+    /// The highest id that a grant of the name got instead of the id under which it had waited. Such a waiter has an id of an
+    /// earlier run, or comes after one that has.
     renumbered_up_to: GrantId,
     /// The waiters of single flights.
     shared: BTreeSet<GrantId>,
-    /// The work of those of them with ids up to this one is done.
+    /// In `shared`, the waiters with ids up to this one have their work done.
     done_up_to: GrantId,
 }
 
@@ -139,7 +140,8 @@ impl Queues {
         entry.renumbered_up_to = to;
     }
 
-    /// The highest id that a grant of a name got in place of its waiter's, as long as a waiter may have a lower one.
+    /// The highest id that a grant of a name got instead of the id under which it had waited, as long as a waiter may have a
+    /// lower one.
     pub(super) fn renumbered_up_to(&self, namespace: Namespace, object: &ObjectRef) -> GrantId {
         self.entry(namespace, object).map_or_else(GrantId::default, |entry| entry.renumbered_up_to)
     }

@@ -8,10 +8,11 @@ use crate::mailbox::Message;
 use crate::time::{Due, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
 
-/// The work that the end of a session is besides its grants, in names.
+/// Work is measured in names: releasing a grant of one name is a work of 1. This is what ending a session costs beside its
+/// grants.
 const SESSION_WORK: usize = 2;
 
-/// Cached replies that are dropped for as much work as a name is.
+/// Dropping this many cached replies is a work of 1.
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
@@ -59,8 +60,8 @@ impl Ledger {
         false
     }
 
-    /// The next step of the end of a session: its newest grants and waiters, and the work with everything that it drops, in
-    /// names.
+    /// The next step of the end of a session: its newest grants and waiters, and the work of the step, which includes everything
+    /// that is dropped with the session.
     pub(super) fn next_end_step(&self, session: SessionId) -> (Vec<GrantId>, usize) {
         let state = self.sessions.existing(session);
         let (mut grants, mut work) = (Vec::new(), SESSION_WORK);
@@ -80,7 +81,8 @@ impl Ledger {
         (grants, work + dropped.min(STEP_GRANTS))
     }
 
-    /// Has the store forget a leased session that has nothing left, and answers the client that closed it when it has.
+    /// Deletes the record of a leased session that has nothing left. The client that closed it is answered when that is
+    /// committed.
     fn forget_leased(&mut self, session: SessionId, refusal: Refusal) {
         if !self.is_durable(session) || !self.sessions.existing(session).is_stored() {
             return;
@@ -117,8 +119,8 @@ impl Ledger {
         }
     }
 
-    /// Detaches a connection from its leased session. Its waiting requests keep their places and are no longer answered
-    /// here. If the connection still reads, each gets this refusal.
+    /// Detaches a connection from its leased session. Its waiting requests keep their places, and their answers no
+    /// longer go to this connection. With a refusal, which a connection that still reads is sent, each is answered with it.
     pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
         // It is not attached.
         let Some(session) = self.sessions.detach(connection) else { return };

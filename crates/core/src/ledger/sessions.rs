@@ -38,25 +38,26 @@ pub(super) struct Sessions {
 pub(super) struct SessionState {
     kind: SessionKind,
     label: Box<[u8]>,
-    /// The client that it counts for: for a leased session, the one that attached to it last.
+    /// The client whose shares it counts against: for a leased session, the one that attached to it last.
     owner: Option<ClientKey>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
     /// The number of its waiters.
     waiting: u32,
-    /// The bytes that count for the memory of its client.
+    /// The bytes that count against the memory share of its client.
     bytes: usize,
     log: RequestLog<CachedReply>,
-    /// Waiting requests that will be answered to its connection, by the connection's names for them.
+    /// Waiting requests whose answers go to its connection, by the tokens with which the connection identifies them.
     tokens: RingMap<Token, GrantId>,
     /// When it ends because it was revoked.
     revoked: Option<MonotonicMs>,
     /// The time of its entry in `deadlines`.
     deadline: Option<MonotonicMs>,
     ending: Option<Ending>,
-    /// Whether it is a lease over HTTP, which only its key identifies, as far as the process knows.
+    /// Whether it is known to be a keyed lease (a lease over HTTP). Records do not say so: after a restart it is `false` until a
+    /// request with the key arrives.
     is_keyed: bool,
-    /// Whether the client of such a lease has been told that its request was granted.
+    /// Whether the client of a keyed lease has been told that its request was granted.
     is_told: bool,
     /// Whether a store has its record, now or soon. It is stored with the first change that depends on it.
     is_stored: bool,
@@ -89,13 +90,13 @@ impl CachedReply {
         Some(AnswerRecord { session, request, answer: states.as_ref().clone() })
     }
 
-    /// Whether a store may have a reply to this request, now or soon. Of a changed declaration it has one although the client
-    /// was answered that it is not stored.
+    /// Whether a store may have a reply to this request, now or soon. For a changed declaration, it may have one even if the
+    /// client was answered [`Refusal::NotStored`].
     pub(super) fn may_be_stored(&self) -> bool {
         matches!(self, Self::Declared(_) | Self::Committing | Self::Done(Err(Refusal::NotStored)))
     }
 
-    /// The reply as the client is answered; `ttl_left_ms` is the rest of the session's lease.
+    /// The answer that the client gets; `ttl_left_ms` is what remains of the session's lease.
     pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Result<Answer, Refusal> {
         match self {
             Self::Granted(granted) => Ok(Answer::Granted(granted.answer(ttl_left_ms))),
@@ -320,11 +321,11 @@ impl Sessions {
         }
     }
 
-    /// The lease of a session that this key opens.
-    pub(super) fn unlock(&self, session: SessionId, key: &SessionKey) -> Result<Arc<Lease>, Refusal> {
+    /// The lease of a session, if this is its key.
+    pub(super) fn lease_with_key(&self, session: SessionId, key: &SessionKey) -> Result<Arc<Lease>, Refusal> {
         // A session that is ending attaches no connection: what it would acquire would be lost.
-        let unlocked = self.active(session)?.lease().filter(|(own, _)| *own == key);
-        unlocked.map(|(_, lease)| Arc::clone(lease)).ok_or(Refusal::NoSuchSession)
+        let matching = self.active(session)?.lease().filter(|(own, _)| *own == key);
+        matching.map(|(_, lease)| Arc::clone(lease)).ok_or(Refusal::NoSuchSession)
     }
 
     /// The client that waits until the opening of a session is stored.
@@ -347,7 +348,7 @@ impl Sessions {
     pub(super) fn with_key(&self, key: &SessionKey) -> Option<SessionId> {
         let half = key.first_half();
         let found = self.by_key.range((half, SessionId::MIN)..).take_while(|(other, _)| *other == half);
-        found.map(|(_, session)| *session).find(|session| self.unlock(*session, key).is_ok())
+        found.map(|(_, session)| *session).find(|session| self.lease_with_key(*session, key).is_ok())
     }
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
@@ -402,7 +403,7 @@ impl Sessions {
         }
     }
 
-    /// The client that a connection counts for; `None`: it has ended, has not joined, or its client is not counted.
+    /// The client whose shares a connection counts against; `None`: it has ended, has not joined, or its client is not counted.
     pub(super) fn owner_of(&self, connection: ConnectionId) -> Option<ClientKey> {
         self.get(connection.session())?.owner
     }
@@ -455,7 +456,7 @@ impl Sessions {
         }
     }
 
-    /// The rest of a session's lease from this time on, in milliseconds; `None`: it has no lease.
+    /// What remains of a session's lease at this time, in milliseconds; `None`: it has no lease.
     pub(super) fn ttl_left_ms(&self, session: SessionId, from: MonotonicMs) -> Option<u32> {
         let state = self.get(session)?;
         let expiry = self.gaps.expiry(state.lease()?.1);
@@ -469,8 +470,8 @@ impl Sessions {
         expiry.into_iter().chain(state.revoked).min()
     }
 
-    /// Revokes a session, so that it ends at this time. A second revocation may bring the end forward and never delays it. Returns
-    /// when it ends. Fails with [`Refusal::NoSuchSession`] if it does not exist or is ending.
+    /// Revokes a session, so that it ends at this time. A second revocation may bring the end forward and never delays it.
+    /// Returns when it ends. Fails with [`Refusal::NoSuchSession`] if it does not exist or is ending.
     pub(super) fn revoke_at(&mut self, session: SessionId, at: MonotonicMs) -> Result<MonotonicMs, Refusal> {
         let state = self.get_mut(session).filter(|state| !state.is_ending());
         let state = state.ok_or(Refusal::NoSuchSession)?;
@@ -479,7 +480,7 @@ impl Sessions {
         Ok(at)
     }
 
-    /// Sets when a session is checked, in place of its previous deadline.
+    /// Replaces the deadline at which a session is checked.
     pub(super) fn set_deadline(&mut self, session: SessionId, at: MonotonicMs) {
         let before = self.existing_mut(session).deadline.replace(at);
         if let Some(before) = before {
