@@ -1,11 +1,11 @@
-//! The process that has made a client. The child of a fork has a copy of it, with its sockets and without its threads.
+//! The process that created a client. The child of a fork has a copy of the client, with its sockets and without its threads.
 //!
-//! The copy answers nothing, since nothing drives it; it must not use the sockets, which are those of the parent; and its locks may
-//! stay locked for ever. So each call asks first whether it is made by the maker.
+//! The copy must not use the sockets, which are those of the parent; nothing drives it, because the threads are missing; and its
+//! locks may stay locked for ever. So each call checks first whether it runs in the process that created the client.
 
 use super::error::Disconnect;
 
-/// The process that has made something.
+/// The process that created a client, a session or a permit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maker(u32);
 

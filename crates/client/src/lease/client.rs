@@ -6,7 +6,7 @@
 //! Invariants:
 //! - An acquire gets a session with its terms that has room, or a new one.
 //! - A session with the client's own terms stays open while the client exists, so that the next acquire finds it. The
-//!   others end with their last user: labels may be as many as there are jobs.
+//!   others end with their last user, because there may be as many labels as jobs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -182,7 +182,7 @@ impl Client {
         }
         let (own, all) = {
             let mut sessions = self.sessions();
-            // Kept until all were found: if it is the last handle, dropping it would end the session before it can be closed.
+            // Kept until all are upgraded: if it is the last handle, dropping it would end the session before the close is sent.
             let own = sessions.own.take();
             (own, sessions.all.drain(..).filter_map(|(_, session)| session.upgrade()).collect::<Vec<_>>())
         };

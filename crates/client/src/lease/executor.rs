@@ -1,4 +1,4 @@
-//! Where drivers run: on a thread of the client, or in the caller's runtime.
+//! Where the drivers of sessions run: on a thread of the client, or in the caller's runtime.
 //!
 //! The client and the handles of its sessions, which its permits keep, share the executor. When the last of them is
 //! dropped, nothing can use the client: the drop waits until the drivers on the client's thread have closed
@@ -49,7 +49,7 @@ impl Drop for Thread {
         self.alive = None;
         if std::thread::current().id() != self.id {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // Nothing is sent: it ends with the drivers or after this time.
+            // Nothing is ever sent: the wait ends with the last driver, or after this time.
             let _ = ended.recv_timeout(FLUSH_MAX);
         }
     }

@@ -134,7 +134,7 @@ enum RevocationState {
     /// The grace period runs until this moment at least.
     HeldUntil(Moment),
     /// The grace period was found to be over.
-    TakenAway,
+    Over,
 }
 
 /// The validity of one permit: that of its session's lease, unless the permit is lost or revoked before.
@@ -161,7 +161,7 @@ impl PermitValidity {
     fn revocation_state(&self, now: Moment) -> MutexGuard<'_, RevocationState> {
         let mut state = self.revocation.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, RevocationState::HeldUntil(end) if end <= now) {
-            *state = RevocationState::TakenAway;
+            *state = RevocationState::Over;
         }
         state
     }
@@ -175,7 +175,7 @@ impl PermitValidity {
         match *self.revocation_state(now) {
             RevocationState::NotRevoked => Some(of_lease),
             RevocationState::HeldUntil(until) => Some(of_lease.min(until.since(now))),
-            RevocationState::TakenAway => None,
+            RevocationState::Over => None,
         }
     }
 
@@ -183,7 +183,7 @@ impl PermitValidity {
     pub(super) fn revoke_at(&self, moment: Moment) {
         let mut state = self.revocation_state(self.lease.clock.now());
         match *state {
-            RevocationState::TakenAway => self.mark_lost(Lost::Revoked),
+            RevocationState::Over => self.mark_lost(Lost::Revoked),
             RevocationState::HeldUntil(_) | RevocationState::NotRevoked => {
                 *state = RevocationState::HeldUntil(moment);
             }
@@ -235,7 +235,7 @@ impl GrantTable {
             // No server uses a grant id twice. If one does, the first permit must not stay valid for ever.
             other.mark_lost(Lost::Expired);
         }
-        self.limit(grant);
+        self.announce_revocation(grant);
         validity
     }
 
@@ -261,18 +261,18 @@ impl GrantTable {
         if self.permits.contains_key(&grant) {
             warn!(grant = grant.0, "a permit is being revoked");
             self.revocations.insert(grant, at);
-            self.limit(grant);
+            self.announce_revocation(grant);
         }
     }
 
     /// The session is being revoked, and exists until this moment at least.
     pub(super) fn session_revoked(&mut self, at: Moment) {
         self.session_revocation = Some(at);
-        self.permits.keys().for_each(|grant| self.limit(*grant));
+        self.permits.keys().for_each(|grant| self.announce_revocation(*grant));
     }
 
-    /// Ends a permit when its grace period or that of the session ends.
-    fn limit(&self, grant: GrantId) {
+    /// Tells a permit when its grace period or that of the session ends, if it or the session is being revoked.
+    fn announce_revocation(&self, grant: GrantId) {
         let ends = self.revocations.get(&grant).into_iter().chain(&self.session_revocation);
         if let (Some(at), Some(validity)) = (ends.min(), self.permits.get(&grant)) {
             validity.revoke_at(*at);
@@ -365,7 +365,7 @@ mod tests {
         permit.revoke_at(seconds(5));
         assert_eq!(permit.remaining(), Some(Duration::from_secs(5)));
         permit.revoke_at(seconds(7));
-        assert_eq!(permit.remaining(), Some(Duration::from_secs(7)), "the last word counts");
+        assert_eq!(permit.remaining(), Some(Duration::from_secs(7)), "the last announcement counts");
         clock.0.store(7, Ordering::Relaxed);
         assert_eq!(permit.remaining(), None);
         assert!(!lease.is_over());

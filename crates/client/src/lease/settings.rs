@@ -13,21 +13,21 @@ use signalbox_protocol::LABEL_BYTES_MAX;
 pub(super) struct Settings {
     /// At least one.
     pub(super) addresses: Vec<Address>,
-    /// The address with which the first round begins, perhaps one of those of a name. `None`: any, which spreads clients over the
-    /// servers.
+    /// The address that is tried first; it may be one of several addresses of a host name. `None`: a random one, which spreads
+    /// clients over the servers.
     pub(super) first: Option<Address>,
     pub(super) terms: Terms,
     pub(super) token: Option<Token>,
-    /// For how long no server may be reachable before acquires fail.
+    /// How long servers may be unreachable before acquires fail.
     pub(super) unreachable_after: Duration,
-    /// The longest time for one address to answer, and to open a session after that. It applies while no lease runs.
+    /// The longest time for one address to answer, and then to open a session. It applies while there is no valid lease.
     pub(super) open_max: Duration,
     pub(super) dial: Arc<dyn Dial>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seed: u64,
 }
 
-/// What a session is opened with. All that it holds has these terms.
+/// The label and the time to live with which a session is opened. They apply to everything that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) label: Vec<u8>,
