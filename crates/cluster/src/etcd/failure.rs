@@ -1,7 +1,7 @@
 //! Whether etcd may have performed a call that failed, and what the operator should do.
 //!
-//! A refusal is only an error that etcd certainly returns before it performs anything. Every other error counts as unanswered,
-//! and the call is repeated.
+//! An error counts as a refusal only if etcd certainly returns it before it performs anything. Every other error counts as
+//! unanswered, and the call is repeated.
 
 use std::error::Error;
 use std::time::Duration;

@@ -189,9 +189,9 @@ impl Observation {
         this
     }
 
-    /// Applies an answer that arrived `now`. Every change restarts the lease duration, except those that later runs of the
-    /// leader's node make when the leader has no heartbeat: they begin to send heartbeats, or end. The leader itself cannot
-    /// have sent one since.
+    /// Applies an answer that arrived `now`. Every change restarts the lease duration, with one exception: while the leader has
+    /// no heartbeat of its own, a later run of its node may begin to send heartbeats, or end. That proves nothing about the
+    /// leader.
     pub fn update(&mut self, view: &View, name: &str, now: BootTime) {
         let heartbeat = view.leader_heartbeat(name);
         let has_none = |heartbeat: &LeaderHeartbeat| {
