@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::client_address::ClientAddress;
 use super::port::Port;
-use super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
+use super::shares::{ClientUsage, ConnectionKind, ConnectionLimit, Counted};
 use super::state::Server;
 use signalbox_model::Namespace;
 
@@ -50,17 +50,17 @@ impl Admission {
             Namespace::Counters => "counter.max_connections",
             Namespace::Semaphores => "semaphore.max_connections",
         };
-        let listening = Listening::from(self.namespace);
+        let kind = ConnectionKind::from(self.namespace);
         let connections_of = |namespace| self.server.port(namespace).metrics.curr_connections.value();
         // The limit is that of this port, or of all if only the process has one.
         let (of, all): (&[_], u64) = match self.server.connections_max(self.namespace) {
-            0 => (&Listening::SERVICE_PORTS, Namespace::ALL.into_iter().map(connections_of).sum()),
-            _ => (slice::from_ref(&listening), connections_of(self.namespace)),
+            0 => (&ConnectionKind::SERVICE_PORTS, Namespace::ALL.into_iter().map(connections_of).sum()),
+            _ => (slice::from_ref(&kind), connections_of(self.namespace)),
         };
         let max = self.server.connections_limit(self.namespace);
         // This connection is counted already.
         let limit = ConnectionLimit { name, max, in_use: (all as usize).saturating_sub(1), of };
-        self.client = self.server.rules.shares.enter(client, listening, limit);
+        self.client = self.server.rules.shares.enter(client, kind, limit);
         if self.client.is_none() {
             self.port().metrics.refused_connections.add(1);
         }

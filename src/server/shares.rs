@@ -1,4 +1,6 @@
-//! The shares of clients: how many connections each has, its turns at long requests, and which clients are refused.
+//! Shares: once half of a limited resource is in use, one client may have only a certain part of it (`docs/semantics.md`, "Shares
+//! of clients"). This file counts the connections, handshakes and memory of each client, lets its long requests take turns, and
+//! slows down clients that are refused.
 //!
 //! The process has one of these, for its service ports and its HTTP listener. The core divides sessions, waiters and watches
 //! by the same rule. A client has an entry as long as it has connections, and longer if it has opened and closed many lately.
@@ -34,13 +36,13 @@ pub(super) struct Shares {
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
     clients: Mutex<Clients>,
-    /// By the limit of which a client has its share.
+    /// Which refusals were logged, by client and by the limit of which it has used up its share.
     refusals: RefusalLog,
 }
 
-/// What a connection is accepted for.
+/// The kinds of connections that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listening {
+pub(super) enum ConnectionKind {
     Counters,
     Semaphores,
     Http,
@@ -48,7 +50,7 @@ pub(super) enum Listening {
     Leases,
 }
 
-/// A limit on connections at a time in which clients have shares.
+/// A limit on concurrent connections of which each client has a share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimit<'a> {
     /// For the log: the key of the configuration, if it has one.
@@ -57,15 +59,15 @@ pub(super) struct ConnectionLimit<'a> {
     /// The connections of all clients, without the one that is to be counted.
     pub(super) in_use: usize,
     /// The kinds of connections that count.
-    pub(super) of: &'a [Listening],
+    pub(super) of: &'a [ConnectionKind],
 }
 
-/// A connection that counts for its client, until it is dropped.
+/// A connection that counts against the shares of its client until this is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
     shares: Arc<Shares>,
     client: ClientKey,
-    listening: Listening,
+    kind: ConnectionKind,
     since: Instant,
     /// The client has begun a handshake on the connection, and not completed it.
     is_unfinished: bool,
@@ -83,7 +85,7 @@ struct Clients {
 
 #[derive(Debug, Default)]
 struct Client {
-    /// Its connections, in the order of [`Listening`].
+    /// Its connections, in the order of [`ConnectionKind`].
     connections: [u32; 4],
     /// Its connections that ended soon.
     short_connections: Rate,
@@ -121,20 +123,20 @@ const CLIENTS_LEAST: usize = 64;
 /// How much each refused request slows its client down, over all of its connections together.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest pause of one connection. The server also notices its end only after that.
+/// The longest pause of one connection. During the pause the server does not notice that the connection was closed.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// The change of its holdings, in bytes, that a connection does not report yet, so that a pair of Acquire and Release reports
 /// nothing.
 const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
-/// Handshakes that a client may have in progress. Others of that client wait. It is enough for 320 a second where a round trip
-/// takes 100 ms.
+/// Handshakes that a client may have in progress. Further ones wait. With a round trip of 100 ms, this is enough
+/// for 320 handshakes a second.
 const HANDSHAKES: usize = 32;
 
-/// The minimum time for which a handshake counts as in progress that the client does not complete, even if it has closed the
-/// connection: the longest time of a handshake, so that closing gains nothing. Signatures for one client then take at most a few
-/// milliseconds of each second.
+/// A handshake that the client does not complete counts as in progress for at least this long, even if the client closes the
+/// connection. This is the longest time of a handshake, so closing gains nothing. Signatures for one client then take at most a
+/// few milliseconds of each second.
 const HANDSHAKE_LEAST: Duration = Duration::from_secs(10);
 
 impl Default for ClientUsage {
@@ -166,8 +168,8 @@ impl ClientUsage {
         self.bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// This number of requests were refused, or replaced what the client had. Returns until when the connection that sent them
-    /// must not read.
+    /// Slows the client down for requests that were refused, or that replaced one of its own sessions. Returns until when the
+    /// server must not read from the connection that sent them.
     fn slow_down(&self, requests: u32) -> Instant {
         let now = Instant::now();
         let mut slowed_until = lock(&self.slowed_until);
@@ -249,7 +251,7 @@ impl Pauses {
     }
 }
 
-/// The memory of the plain holdings of a connection, which counts for its client until this is dropped.
+/// The memory of the plain holdings of a connection, which counts against the share of its client until this is dropped.
 #[derive(Debug)]
 pub(super) struct HoldingBytes {
     usage: Arc<ClientUsage>,
@@ -286,7 +288,7 @@ impl Drop for HoldingBytes {
     }
 }
 
-impl Listening {
+impl ConnectionKind {
     pub(super) const SERVICE_PORTS: [Self; 2] = [Self::Counters, Self::Semaphores];
 
     /// Whether connections that end soon are limited.
@@ -295,7 +297,7 @@ impl Listening {
     }
 }
 
-impl From<Namespace> for Listening {
+impl From<Namespace> for ConnectionKind {
     fn from(namespace: Namespace) -> Self {
         match namespace {
             Namespace::Counters => Self::Counters,
@@ -323,7 +325,7 @@ impl Drop for Counted {
         let Clients { by_key, short_connections, .. } = &mut *clients;
         // A counted connection has an entry.
         let Some(client) = by_key.get_mut(&self.client) else { return };
-        client.connections[self.listening as usize] -= 1;
+        client.connections[self.kind as usize] -= 1;
         let short = if self.is_unfinished {
             UNFINISHED_AS_SHORT
         } else if now.duration_since(self.since) < SHORT {
@@ -331,7 +333,7 @@ impl Drop for Counted {
         } else {
             0.0
         };
-        if self.listening.has_short_connections() && short > 0.0 {
+        if self.kind.has_short_connections() && short > 0.0 {
             client.short_connections.note(now, short);
             short_connections.note(now, short);
         }
@@ -358,25 +360,25 @@ impl Shares {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection for its client. `None`: the client has its share of this limit, or has opened and closed too many
-    /// connections; the refusal is noted, and the connection has to be closed.
+    /// Counts a connection for its client. `None`: the client has used up its share of this limit or of short connections;
+    /// the refusal is noted, and the caller closes the connection.
     pub(super) fn enter(
         self: &Arc<Self>,
         client: ClientAddress,
-        listening: Listening,
+        kind: ConnectionKind,
         limit: ConnectionLimit<'_>,
     ) -> Option<Counted> {
-        let key = match listening {
-            Listening::Http => client.machine_key(),
-            Listening::Counters | Listening::Semaphores | Listening::Leases => client.key(),
+        let key = match kind {
+            ConnectionKind::Http => client.machine_key(),
+            ConnectionKind::Counters | ConnectionKind::Semaphores | ConnectionKind::Leases => client.key(),
         };
         let (now, share) = (Instant::now(), self.share());
         let mut clients = lock(&self.clients);
         let own = clients.by_key.get(&key).map_or([0; _], |client| client.connections);
-        let own = limit.of.iter().map(|listening| own[*listening as usize] as usize).sum();
+        let own = limit.of.iter().map(|kind| own[*kind as usize] as usize).sum();
         let exhausted = if share.is_exhausted(limit.max, limit.in_use, own) {
             Some((limit.name, limit.max))
-        } else if listening.has_short_connections() && self.has_its_short_connections(&clients, key, now) {
+        } else if kind.has_short_connections() && self.has_used_up_short_connections(&clients, key, now) {
             Some(("short_connections", self.short_connections_max()))
         } else {
             None
@@ -388,19 +390,12 @@ impl Shares {
         }
         clients.sweep(now);
         let client = clients.by_key.entry(key).or_default();
-        client.connections[listening as usize] += 1;
+        client.connections[kind as usize] += 1;
         let usage = Arc::clone(&client.usage);
-        Some(Counted {
-            shares: Arc::clone(self),
-            client: key,
-            listening,
-            since: now,
-            is_unfinished: false,
-            usage,
-        })
+        Some(Counted { shares: Arc::clone(self), client: key, kind, since: now, is_unfinished: false, usage })
     }
 
-    fn has_its_short_connections(&self, clients: &Clients, client: ClientKey, now: Instant) -> bool {
+    fn has_used_up_short_connections(&self, clients: &Clients, client: ClientKey, now: Instant) -> bool {
         let max = self.short_connections_max();
         let Some(client) = clients.by_key.get(&client).filter(|_| max > 0) else { return false };
         let [all, own] =
@@ -413,7 +408,7 @@ impl Shares {
     }
 
     /// Counts a refusal, and logs it if the client's refusals begin with it. `limit` is the key of the limit of which the
-    /// client has its share.
+    /// client has used up its share.
     pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
         self.refused.add(1);
         if self.refusals.begins(client.key(), limit) {
@@ -447,8 +442,8 @@ impl Client {
     }
 }
 
-/// The turns of one connection at the steps of long requests. Few connections of a client have one at a time, in the order
-/// in which they asked, so that other clients wait for few of them.
+/// The turns of one connection at the steps of long requests. Only [`steps::LONG_REQUESTS`] connections of a client have a turn
+/// at the same time, in the order in which they asked, so that other clients wait for few of them.
 pub(super) struct Turns {
     of_client: PollSemaphore,
     turn: Option<OwnedSemaphorePermit>,
@@ -532,7 +527,7 @@ mod tests {
     ) -> u32 {
         let mut admitted = 0;
         for _ in 0..connections {
-            let counted = shares.enter(client, Listening::Counters, UNLIMITED);
+            let counted = shares.enter(client, ConnectionKind::Counters, UNLIMITED);
             tokio::time::advance(each).await;
             admitted += u32::from(counted.is_some());
         }
@@ -556,7 +551,7 @@ mod tests {
         }
         assert!((1_100..4_000).contains(&both[1]), "{both:?} in 10 s");
         assert!(
-            shares.enter(one, Listening::Http, UNLIMITED).is_some(),
+            shares.enter(one, ConnectionKind::Http, UNLIMITED).is_some(),
             "short ones of HTTP are not limited"
         );
     }
@@ -566,7 +561,7 @@ mod tests {
         let shares = shares(12);
         let mut admitted = 0;
         for _ in 0..10_000 {
-            if let Some(mut counted) = shares.enter(client(1), Listening::Counters, UNLIMITED) {
+            if let Some(mut counted) = shares.enter(client(1), ConnectionKind::Counters, UNLIMITED) {
                 counted.note_unfinished_handshake();
                 admitted += 1;
             }
@@ -574,7 +569,7 @@ mod tests {
         }
         // Alone, it gets half of 1,000 a second, for ten seconds.
         assert!((500..600).contains(&admitted), "{admitted}");
-        let mut slow = shares.enter(client(2), Listening::Counters, UNLIMITED).unwrap();
+        let mut slow = shares.enter(client(2), ConnectionKind::Counters, UNLIMITED).unwrap();
         slow.note_unfinished_handshake();
         tokio::time::advance(SHORT).await;
         drop(slow);
@@ -584,7 +579,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_that_last_or_stay_open_are_not_limited() {
         let shares = shares(12);
-        let enter = || shares.enter(client(1), Listening::Counters, UNLIMITED);
+        let enter = || shares.enter(client(1), ConnectionKind::Counters, UNLIMITED);
         let open: Vec<_> = (0..100_000).map_while(|_| enter()).collect();
         assert_eq!(open.len(), 100_000);
         tokio::time::advance(SHORT).await;

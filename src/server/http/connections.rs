@@ -21,7 +21,7 @@ use tracing::warn;
 
 use super::super::client_address::ClientAddress;
 use super::super::lock;
-use super::super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
+use super::super::shares::{ClientUsage, ConnectionKind, ConnectionLimit, Counted};
 use super::super::state::Server;
 use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
 use super::shared::Shared;
@@ -246,9 +246,9 @@ impl Open {
     /// Counts a connection in general for its client. If that has its share, another one of its connections is closed.
     fn count_client(&mut self, shared: &Shared, number: u64, client: ClientAddress) {
         let enter = |in_use| {
-            let (name, of) = ("HTTP connections", &[Listening::Http]);
+            let (name, of) = ("HTTP connections", &[ConnectionKind::Http]);
             let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
-            shared.rules.shares.enter(client, Listening::Http, limit)
+            shared.rules.shares.enter(client, ConnectionKind::Http, limit)
         };
         // This connection is counted already.
         let mut counted = enter(self.general.len().saturating_sub(1));
@@ -269,9 +269,13 @@ impl Open {
     /// Counts a connection for leases; `None`: there are as many as there may be, or the client has its share.
     fn count_lease(&self, shared: &Shared, client: ClientAddress) -> Option<Counted> {
         let (max, in_use) = (shared.config().http.lease_connections_max as usize, self.leases.len());
-        let limit =
-            ConnectionLimit { name: "http.lease_connections_max", max, in_use, of: &[Listening::Leases] };
-        if in_use < max { shared.rules.shares.enter(client, Listening::Leases, limit) } else { None }
+        let limit = ConnectionLimit {
+            name: "http.lease_connections_max",
+            max,
+            in_use,
+            of: &[ConnectionKind::Leases],
+        };
+        if in_use < max { shared.rules.shares.enter(client, ConnectionKind::Leases, limit) } else { None }
     }
 
     /// The connection of this client that is closed first for its connection with this number.

@@ -96,7 +96,7 @@ enum AttemptError {
 }
 
 impl AttemptError {
-    /// Whether the leader was reached, and another client may be served.
+    /// Whether the leader was reached, so that an attempt for another client may succeed.
     fn has_reached_leader(&self) -> bool {
         match self {
             Self::OtherEpoch | Self::Disabled | Self::Tls(_) => true,

@@ -1,7 +1,7 @@
-//! The few fields of a certificate that rustls does not give: its names, and its validity.
+//! The few fields of a certificate that rustls does not expose: its names and its validity.
 //!
-//! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
-//! skipped.
+//! The certificates are those of the configuration, or of clients that rustls has verified. Fields that cannot be parsed
+//! are skipped.
 
 use std::ops::Range;
 
@@ -75,7 +75,7 @@ fn common_names(subject: &[u8]) -> Vec<&str> {
     named.collect()
 }
 
-/// The validity of a certificate, in seconds of Unix time. Its begin is 0 if it cannot be read.
+/// The validity of a certificate, in seconds of Unix time. The start is 0 if it cannot be read.
 pub(in crate::server) fn validity(certificate: &[u8]) -> Option<Range<u64>> {
     let signed = element(element(certificate, SEQUENCE)?, SEQUENCE)?;
     // The serial number, the algorithm, the issuer, and then the validity.
