@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use rustls::pki_types::CertificateDer;
 
 use super::lock;
-use super::tls::der::validity;
+use super::tls::x509::validity;
 use crate::config::ClusterConfig;
 use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;

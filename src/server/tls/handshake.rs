@@ -31,7 +31,7 @@ use super::super::relay::proof::ChannelProof;
 use super::super::shares::{ClientUsage, HandshakePermit};
 use super::super::unfinished::{Unfinished, UnfinishedInput};
 use super::Terms;
-use super::der::names;
+use super::x509::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
 

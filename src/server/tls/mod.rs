@@ -1,13 +1,13 @@
 //! TLS on the service ports, and the files of the section `[tls]`.
 //!
 //! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
-//! then on; all others are plain and never come here. `der` finds the names in a client's certificate.
+//! then on; all others are plain and never come here. `x509` finds the names in a client's certificate.
 //!
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
 
-pub(super) mod der;
 mod handshake;
+pub(super) mod x509;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
