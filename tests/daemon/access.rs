@@ -514,10 +514,18 @@ async fn a_client_whose_token_was_revoked_does_not_believe_in_its_permit_after_i
     let permit = client.counter(b"x").maximum(1).acquire().await.unwrap();
     assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
     guarded.reload();
+    // What it is refused does not renew its lease.
+    let refused = tokio::spawn(async move {
+        loop {
+            let _ = client.counter(b"y").maximum(1).try_acquire().await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
     // The next one gets it when the lease has ended. By then the client must have noticed.
     let next =
         tokio::time::timeout(PATIENCE, other.counter(b"x").maximum(1).acquire()).await.unwrap().unwrap();
     assert!(!permit.is_held());
+    refused.abort();
     assert_eq!(tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap(), Lost::Refused);
     next.release().await.unwrap();
 }
