@@ -188,6 +188,24 @@ fn a_server_restart_keeps_waiters_and_reports_lost_permits() {
     });
 }
 
+/// The pauses between attempts grow up to 2 s in an outage, and begin again with the next one.
+#[test]
+fn a_long_outage_does_not_delay_a_client_in_the_next_one() {
+    run_script(NEAR, 1, |testbed| async move {
+        testbed.expectations.expect_losses();
+        let builder = testbed.builder(10_000, 0).0.unreachable_after(ms(600_000));
+        let client = builder.build().unwrap();
+        let acquiring = async {
+            sleep(ms(100)).await;
+            client.semaphore(NAME).capacity(CAPACITY).acquire().await.unwrap()
+        };
+        let (permit, ()) = tokio::join!(acquiring, testbed.restart(ms(60_000)));
+        testbed.restart(ms(20)).await;
+        let lost = soon(ms(500), "the next server is asked", permit.lost()).await;
+        assert_eq!(lost, Lost::Expired);
+    });
+}
+
 #[test]
 fn a_request_with_a_lost_answer_is_granted_once() {
     for cut_after_ms in 0..=30 {
