@@ -31,13 +31,16 @@ fn is_closed(mut stream: TcpStream) -> bool {
 
 #[test]
 fn requests_that_a_program_forwards_are_not_of_this_machine() {
-    let (http, _config) = HttpDaemon::with(STRICT);
-    assert_eq!(get(http.connect(), "/api/v1/sessions", "").status, 200);
-    for header in ["Forwarded: for=203.0.113.7", "X-Forwarded-For: 127.0.0.1", "via: 1.1 proxy", "X-Real-IP:"]
-    {
-        let reply = get(http.connect(), "/api/v1/sessions", &format!("{header}\r\n"));
-        assert_eq!((reply.status, reply.code()), (403, "not_permitted".to_owned()), "{header}");
-        assert_eq!(get(http.connect(), "/healthz", &format!("{header}\r\n")).status, 200);
+    for rule in ["", "networks = ['127.0.0.0/8 all']"] {
+        let (http, _config) = HttpDaemon::with(&format!("{STRICT}{rule}"));
+        assert_eq!(get(http.connect(), "/api/v1/sessions", "").status, 200);
+        for header in
+            ["Forwarded: for=203.0.113.7", "X-Forwarded-For: 127.0.0.1", "via: 1.1 proxy", "X-Real-IP:"]
+        {
+            let reply = get(http.connect(), "/api/v1/sessions", &format!("{header}\r\n"));
+            assert_eq!((reply.status, reply.code()), (403, "not_permitted".to_owned()), "{header} {rule}");
+            assert_eq!(get(http.connect(), "/healthz", &format!("{header}\r\n")).status, 200);
+        }
     }
 }
 

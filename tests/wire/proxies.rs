@@ -148,8 +148,9 @@ fn the_stated_address_decides_who_is_an_administrator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn loopback_of_a_remote_proxy_is_no_administrator() {
+async fn loopback_of_a_remote_proxy_is_another_machine() {
     let server = NearServer::start_with(|config| {
+        config.access.networks = ["127.0.0.0/8 all", "::1 all"].map(|rule| rule.parse().unwrap()).to_vec();
         config.proxies = vec!["192.0.2.0/24".parse().unwrap()];
         config.admin_from = ["192.0.2.1", "203.0.113.9", "127.0.0.1"].map(|ip| ip.parse().unwrap()).to_vec();
     });
