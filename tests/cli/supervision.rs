@@ -322,6 +322,25 @@ async fn ctrl_z_stops_the_program_only_after_its_command() {
     }
 }
 
+/// A stopped process handles SIGTERM only once it is continued, and need not be killed.
+#[tokio::test]
+async fn a_stopped_command_and_its_stopped_descendants_handle_sigterm() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "\
+        sh -c 'trap \"exit 3\" TERM; echo $$; kill -STOP $$; while :; do sleep 0.1; done' & \
+        trap 'wait $!; exit $?' TERM; echo $$; kill -STOP $$; while :; do sleep 0.1; done";
+    let (mut child, pids) = running(server, &["--kill-after", "1h"], script, 2).await;
+    soon("the processes to stop", async {
+        while !pids.iter().all(|pid| is_stopped(pid)) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
+}
+
 #[tokio::test]
 async fn signals_that_are_seldom_sent_end_the_command_too() {
     let mut daemon = Daemon::start();
