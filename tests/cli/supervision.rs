@@ -341,6 +341,36 @@ async fn a_stopped_command_and_its_stopped_descendants_handle_sigterm() {
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
 }
 
+/// Also one whose parent ends, so that it becomes a child of the program.
+#[tokio::test]
+async fn each_process_is_asked_to_end_once() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    // When another process was waited for that ended after the command, the program has dealt with the end of the command.
+    let script = r#"
+        export COMMAND=$$
+        trap : TERM
+        sh -c '
+            asked=0; trap "asked=\$((asked + 1))" TERM; echo $COMMAND
+            while [ $asked = 0 ]; do sleep 0.01; done
+            echo asked
+            while [ -e /proc/$COMMAND ]; do sleep 0.01; done
+            until [ "$other" ]; do other=$(sh -c "sleep 0 >&- & echo \$!"); done
+            while [ -e /proc/$other ]; do sleep 0.01; done
+            echo $asked
+        ' &
+        while :; do sleep 0.1; done"#;
+    let arguments = ["run", "job", "--max", "1", "--kill-after", "1h", "--", "sh", "-c", script];
+    let mut child = program_at(server, &arguments).spawn().unwrap();
+    let mut out = stdout_of(&mut child);
+    let command = line(&mut out).await;
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(line(&mut out).await, "asked");
+    kill(Pid::from_raw(command.parse().unwrap()), Signal::SIGKILL).unwrap();
+    assert_eq!(line(&mut out).await, "1");
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().signal(), Some(9));
+}
+
 #[tokio::test]
 async fn signals_that_are_seldom_sent_end_the_command_too() {
     let mut daemon = Daemon::start();

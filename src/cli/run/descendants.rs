@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-/// A process, which its id alone does not name: the system uses ids again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A process.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
     /// When it started, in ticks since the start of the system.
@@ -18,7 +18,15 @@ pub(super) struct Process {
     is_child: bool,
 }
 
+/// The number of a process and when it started: the system uses numbers again.
+pub(super) type Identity = (Pid, u64);
+
 impl Process {
+    /// What tells it from all other processes, also when its parent has ended and it is a child of this process.
+    pub(super) fn identity(self) -> Identity {
+        (self.pid, self.started)
+    }
+
     /// Sends a signal to this process, and to no other that has its id now.
     pub(super) fn send(self, signal: Signal) -> Result<()> {
         // The id of a child is its own until this process has waited for it.

@@ -21,7 +21,7 @@ use nix::unistd::{Pid, geteuid, getpgid, getpgrp, pipe2};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
-use super::descendants::{self, Process};
+use super::descendants::{self, Identity, Process};
 use crate::cli::executable::found;
 use crate::cli::exit::{End, Exit, Failure};
 use crate::cli::messages::warn;
@@ -44,9 +44,9 @@ pub(super) struct Processes {
     /// SIGCHLD.
     deaths: Arrivals,
     /// Those that were sent SIGTERM. A second one would interrupt how they end.
-    asked: HashSet<Process>,
+    asked: HashSet<Identity>,
     /// Those that this process may not send signals, which is reported once.
-    protected: HashSet<Process>,
+    protected: HashSet<Identity>,
     events: Events,
 }
 
@@ -172,7 +172,7 @@ impl Processes {
     /// Asks each process that was not asked before to end.
     pub(super) fn terminate(&mut self) {
         for process in self.all() {
-            if self.asked.insert(process) {
+            if self.asked.insert(process.identity()) {
                 self.send(process, Signal::SIGTERM);
                 // A stopped process handles SIGTERM only once it is continued.
                 self.send(process, Signal::SIGCONT);
@@ -208,7 +208,7 @@ impl Processes {
         match process.send(signal) {
             // It has ended.
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) if self.protected.insert(process) => {
+            Err(error) if self.protected.insert(process.identity()) => {
                 let pid = process.pid;
                 warn(&format!("cannot send {signal} to process {pid}: {error}; end it yourself"));
             }
