@@ -158,6 +158,21 @@ async fn a_command_ends_before_its_lease_when_the_server_dies() {
     }
 }
 
+/// As after a restart without a data directory.
+#[tokio::test]
+async fn a_command_has_time_to_end_when_a_server_has_lost_its_lease() {
+    let (mut first, mut second) = (Daemon::start(), Daemon::start());
+    let proxy = Proxy::to(first.address("counter"));
+    let script = "trap 'echo TERM; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let options = ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1h", "--", "sh", "-c"];
+    let mut child = program_at(proxy.address, &[&options[..], &[script]].concat()).spawn().unwrap();
+    let mut out = stdout_of(&mut child);
+    assert_eq!(line(&mut out).await, "ready");
+    proxy.set(Mode::To(second.address("counter")));
+    assert_eq!(line(&mut out).await, "TERM");
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+}
+
 #[tokio::test]
 async fn a_command_may_continue_without_its_lease() {
     let mut daemon = Daemon::start();

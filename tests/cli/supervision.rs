@@ -341,6 +341,38 @@ async fn a_stopped_command_and_its_stopped_descendants_handle_sigterm() {
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
 }
 
+/// Its resources are still renewed, and SIGKILL follows.
+#[tokio::test]
+async fn a_command_that_is_stopped_while_it_has_to_end_is_killed() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    // It stops again when it is continued.
+    let script = "trap 'while :; do kill -STOP $$; done' TERM; echo $$; while :; do sleep 0.1; done";
+    let (mut child, pids) = running(server, &["--kill-after", "3"], script, 1).await;
+    signal(&child, Signal::SIGTERM);
+    soon("the command to stop", async {
+        while runs(&pids[0]) && !is_stopped(&pids[0]) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    // As Ctrl-Z does.
+    signal(&child, Signal::SIGTSTP);
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().signal(), Some(9));
+}
+
+#[tokio::test]
+async fn a_process_that_is_started_after_sigterm_is_asked_to_end_too() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "\
+        trap 'sleep 3600 & until grep -qx sleep /proc/$!/comm; do :; done; exit 3' TERM; \
+        echo ready; while :; do sleep 0.1; done";
+    let (mut child, _) = running(server, &["--kill-after", "1h"], script, 1).await;
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
+}
+
 /// Also one whose parent ends, so that it becomes a child of the program.
 #[tokio::test]
 async fn each_process_is_asked_to_end_once() {
