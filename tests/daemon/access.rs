@@ -373,6 +373,11 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
     assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+    // Another token is accepted, so what it does not permit is not the fault of the former one.
+    let reader = guarded.create("reader", &["--rights", "read"]);
+    assert_eq!(show(&mut caller, reader.as_bytes()).status, OK);
+    let refused = caller.ask(&Extended::KeepAlive);
+    assert_eq!((refused.status, refused.token_refusal()), (NOT_PERMITTED, None));
 }
 
 #[test]

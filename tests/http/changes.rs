@@ -1,10 +1,13 @@
 //! Changes by clients that may not make them.
 
 use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use signalbox_protocol::{Credentials, Extended, Features};
 
 use crate::client::{HttpDaemon, read_reply};
+use crate::support::caller::Caller;
 use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
 use crate::support::{OK, eventually};
 
@@ -184,6 +187,27 @@ fn metrics_have_the_last_use_of_each_secret_of_a_token() {
     // The two secrets are one token, which ends with the later one.
     let text = http.get("/metrics").text();
     assert_eq!(text.matches("signalbox_token_expiry_timestamp_seconds{token=\"op\"}").count(), 1, "{text}");
+}
+
+/// Until then, an open connection that has shown it uses it.
+#[test]
+fn the_last_use_of_a_secret_is_at_its_expiry_at_the_latest() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    create(&file, "other", &["read"]);
+    let (mut http, _config) = start(directory.path());
+    let secret = create(&file, "short", &["read", "--expires-in", "5"]);
+    http.daemon.reload("the configuration was read again");
+    let mut caller = Caller::new(http.daemon.counter());
+    let (label, credentials) = (&b""[..], Credentials(secret.as_bytes()));
+    let hello = Extended::Hello { version: 1, label, credentials, features: Features::default() };
+    assert_eq!(caller.ask(&hello).status, OK);
+    eventually("its last use is in the past", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let listed = http.get("/api/v1/tokens").json();
+        let short = listed["items"].as_array().unwrap().iter().find(|item| item["name"] == "short").unwrap();
+        short["last_use"].as_u64().unwrap() + 1 < now
+    });
 }
 
 #[test]
