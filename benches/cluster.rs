@@ -421,7 +421,7 @@ fn clients(arguments: &Arguments) {
     println!("{a:>10.2} s{b:>14.2} s{c:>10.2} s{d:>14.2} s   median");
 }
 
-/// The longest of these operations, which go on until `is_over`.
+/// The longest of these operations, which continue until `is_over`.
 fn longest_of(is_over: &AtomicBool, mut operation: impl FnMut()) -> Duration {
     let mut longest = Duration::ZERO;
     loop {

@@ -308,7 +308,7 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
         is_over.store(true, Ordering::Relaxed);
         let after = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
         let elapsed = started.elapsed();
-        let clients = beside.join().expect("the work beside goes on to the end");
+        let clients = beside.join().expect("the work beside continues to the end");
         (record, (after.cpu - before.cpu + clients).as_secs_f64() / elapsed.as_secs_f64())
     });
     if work == Work::Sweep {

@@ -68,7 +68,7 @@ for node in "${nodes[@]}"; do
     deadline=$((SECONDS + patience))
     until is_well "$node"; do
         [ $SECONDS -lt $deadline ] ||
-            fail "$node is not back after $patience s; see its log (journalctl -u signalbox), and go on when it is well"
+            fail "$node is not back after $patience s; see its log (journalctl -u signalbox), and continue when it is well"
         sleep 0.2
     done
     echo "$node: $(state "$node" "$(status)" | sed 's/stands/stands by/')"

@@ -72,7 +72,7 @@ pub(crate) fn steps<'a>(
     present: impl IntoIterator<Item = Present<'a>>,
     prune: Option<Removal>,
 ) -> Vec<Step<'a>> {
-    // A semaphore that is being removed counts as not declared: it is declared again, or its removal goes on.
+    // A semaphore that is being removed counts as not declared: it is declared again, or its removal continues.
     let present = present.into_iter().filter(|present| !present.removing);
     let mut present: BTreeMap<_, _> = present.map(|present| (present.name, present)).collect();
     let mut steps: Vec<_> = wanted

@@ -104,7 +104,7 @@ fn measure(arguments: &Arguments) -> Figures {
         let asker = scope.spawn(|| ask_once_a_second(http, &is_over));
         let p99 = p99();
         is_over.store(true, Ordering::Relaxed);
-        (p99, asker.join().expect("the listener goes on to answer"))
+        (p99, asker.join().expect("the listener continues to answer"))
     });
     let after = p99();
     Figures {

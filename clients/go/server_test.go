@@ -176,7 +176,7 @@ func (s *server) sessions(t testing.TB) int {
 }
 
 // signal sends a signal to the server's process.
-// signal returns when a server that it stops answers nothing more: its threads go on until one of them has got the signal.
+// signal returns when a server that it stops answers nothing more: its threads continue until one of them has got the signal.
 func (s *server) signal(t testing.TB, signal syscall.Signal) {
 	t.Helper()
 	if err := s.process.Signal(signal); err != nil {

@@ -22,7 +22,7 @@
 //
 // # Suspended machines
 //
-// On Linux, a permit's time goes on while the machine is suspended. On other systems it may stand still, so that a program
+// On Linux, a permit's clock keeps running while the machine is suspended. On other systems it may stand still, so that a program
 // believes in a permit that it has lost meanwhile: let the store check [Permit.Fence] there.
 package signalbox
 
@@ -46,7 +46,7 @@ const (
 	answerTime = 2 * time.Second
 	// How long giving back may take.
 	releaseTime = 5 * time.Second
-	// How long giving back may take for a program that wants to go on: after a canceled acquire, and after a loss.
+	// How long giving back may take for a program that wants to continue: after a canceled acquire, and after a loss.
 	cleanupTime = 2 * time.Second
 	// Idle connections are closed before the server does, which is after 15 s.
 	idleTime = 10 * time.Second

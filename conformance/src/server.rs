@@ -167,7 +167,7 @@ impl Server {
     pub fn stop(&self) -> Result<(), String> {
         let node = self.find_serving()?;
         node.signal(Signal::SIGSTOP);
-        // Its threads go on until one of them has got the signal.
+        // Its threads continue until one of them has got the signal.
         let stat = format!("/proc/{}/stat", node.child().id());
         let is_stopped = || Ok(fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
         eventually("the server is not stopped", is_stopped)

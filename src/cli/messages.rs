@@ -53,7 +53,7 @@ impl Pending {
 
 /// Lets a thread write from now on. Without a thread, each call writes, and waits for the reader.
 pub(super) fn in_background() {
-    // Where the system allows no further thread, each call goes on writing.
+    // Where the system allows no further thread, each call continues writing.
     if thread::Builder::new().name("messages".to_owned()).spawn(write_all).is_ok() {
         WRITER.get_or_init(Writer::default);
     }

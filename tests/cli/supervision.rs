@@ -307,7 +307,7 @@ async fn ctrl_z_stops_the_program_only_after_its_command() {
     .await;
     keys.write_all(b"\x03").unwrap();
     soon("the shell to end", shell.wait()).await.unwrap();
-    // A process that goes on needs the lease.
+    // A process that continues needs the lease.
     for command in [
         "sh -c 'trap \"\" TSTP; echo $PPID >&3; while :; do sleep 0.1; done'",
         "sh -c 'export P=$PPID; setsid sh -c \"echo \\$P >&3; exec sleep 1h\"; true'",

@@ -86,7 +86,7 @@ fn grants_of(export: &str) -> BTreeSet<GrantId> {
     grants
 }
 
-/// A server that was restored from an export goes on: nothing is granted twice, and ids grow.
+/// A server that was restored from an export continues: nothing is granted twice, and ids grow.
 fn check_restored(directory: &Path, grants: &BTreeSet<GrantId>) {
     let file = configured(directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));

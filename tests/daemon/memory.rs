@@ -82,7 +82,7 @@ fn waiting_requests_with_long_names_fill_the_budget_and_no_more() {
     }
     assert_eq!(honest.get(b"held").number(), 1);
     assert!(honest.stat("used_memory") > BUDGET - MIB);
-    // The waiting requests could go on now, and nothing that they need makes the server grow.
+    // The waiting requests could continue now, and nothing that they need makes the server grow.
     assert_eq!(honest.release(b"held", 1).status, OK);
     drop(attackers);
     end(daemon);

@@ -40,7 +40,7 @@ class Job:
         return dict(line.split("=", 1) for line in (self._directory / file).read_text().splitlines())
 
     def step(self) -> Program:
-        """The step, as a process of a runner that goes on until its input ends."""
+        """The step, as a process of a runner that continues until its input ends."""
         script = 'node "$0"; echo "status $?"; read -r line'
         return Program(self._directory, "sh", "-c", script, ACTION / self._programs["main"], **self._environment)
 

@@ -169,7 +169,7 @@ fn a_node_that_relays_thousands_of_clients_takes_over_and_stops_in_order() {
     cluster.served(leader);
 }
 
-/// Stops the threads of a process whose names begin like this, while its others go on; `None`, with a line on standard error,
+/// Stops the threads of a process whose names begin like this, while its others continue; `None`, with a line on standard error,
 /// if that is not permitted.
 fn stop_threads(process: Pid, name: &str) -> Option<Vec<Pid>> {
     let mut stopped = Vec::new();

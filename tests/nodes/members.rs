@@ -1,4 +1,4 @@
-//! Members of etcd that freeze, die or are not there: calls go on with the others, within their time limits.
+//! Members of etcd that freeze, die or are not there: calls continue with the others, within their time limits.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ fn a_transaction_that_the_frozen_leader_of_etcd_has_is_repeated_and_performed_on
     // The frozen member gets the request, and performs it when it wakes, or never.
     let first = client.transact(&next);
     assert!(matches!(first, Err(CallError::Unanswered(_))), "{first:?}");
-    // The calls go on with the other members.
+    // The calls continue with the other members.
     repeat(&mut client, &next);
     etcd.thaw(leader);
     let found = client.transact(&next).unwrap();

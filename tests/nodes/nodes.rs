@@ -252,7 +252,7 @@ fn a_relay_is_forgotten_after_the_lease_duration() {
     let name = cluster.node(relay).name.clone();
     let alive = cluster.administer(leader, &["forget", &name]);
     assert!(stderr(&alive).contains("sends heartbeats"), "{}", stderr(&alive));
-    // It might go on to relay for the renew deadline.
+    // It might continue to relay for the renew deadline.
     cluster.freeze(relay);
     let began = Instant::now();
     let forgotten = cluster.administer(leader, &["forget", &name]);

@@ -106,7 +106,7 @@ fn a_relay_that_was_frozen_forwards_nothing_more() {
     assert_eq!(cluster.served(next).acquire(b"job", 1, 1).status, OK, "it was released");
     cluster.daemon(relay).signal(Signal::SIGCONT);
     assert!(holder.try_answer().is_err(), "nothing was forwarded");
-    // It goes on as a relay to the new leader.
+    // It continues as a relay to the new leader.
     assert_eq!(cluster.served(relay).get(b"job").status, OK);
 }
 
@@ -408,7 +408,7 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
     );
     assert!(!direct.leader.is_empty(), "{direct:?}");
 
-    // Somebody between the nodes who has forwarded the first messages of a relay cannot go on in its place.
+    // Somebody between the nodes who has forwarded the first messages of a relay cannot continue in its place.
     let statement = statement_of(ENCRYPTED, [127, 0, 0, 1]);
     for begins_tls in [false, true] {
         let (secret, mut opening) =

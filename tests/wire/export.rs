@@ -45,7 +45,7 @@ fn an_export_has_what_was_acknowledged_and_restores_it() {
     let records = read_export(&mut &text[..]).unwrap();
     assert_eq!(records, server.memory.records());
     assert!(text.len() > 64 * 1024, "it has several parts");
-    assert_eq!(administrator.wire.get(b"job/1").number(), 1, "the connection goes on");
+    assert_eq!(administrator.wire.get(b"job/1").number(), 1, "the connection continues");
 
     // A second server that begins with these records.
     let memory = Memory::default();
@@ -57,7 +57,7 @@ fn an_export_has_what_was_acknowledged_and_restores_it() {
     for grant in &grants {
         assert_eq!(after.ask(&Extended::VerifyGrant { grant: *grant }).status, OK);
     }
-    // Its ids go on growing.
+    // Its ids continue growing.
     let mut other = Caller::new(restored.server.counter());
     let later = other.open(LONG_MS);
     assert!(later.session > session.session);

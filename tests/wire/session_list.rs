@@ -307,7 +307,7 @@ fn a_revocation_of_clients_is_answered_when_it_is_stored_and_stands_if_the_store
     let server = server.crash();
     let mut administrator = Caller::new(server.server.counter());
     let TtlLeft::For(left) = found(&mut administrator, session.session).ttl_left else { panic!() };
-    assert!(left.0 <= LONG_MS / 2, "the grace period goes on: {left:?}");
+    assert!(left.0 <= LONG_MS / 2, "the grace period continues: {left:?}");
 
     let mut holder = Caller::new(server.server.counter());
     assert_eq!(holder.attach(session), OK);

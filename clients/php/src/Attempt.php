@@ -65,7 +65,7 @@ final class Attempt
         return $this->stream;
     }
 
-    /** Whether it goes on when the stream can be written to, and not when it can be read. */
+    /** Whether it can continue when the stream can be written to, and not when it can be read. */
     public function isToWrite(): bool
     {
         return !$this->isConnected || ($this->isSecured && $this->rest !== '');

@@ -159,7 +159,7 @@ final class Servers
     }
 
     /**
-     * Waits until attempts can go on, or for a while.
+     * Waits until attempts can continue, or for a while.
      *
      * @param non-empty-array<int, Attempt> $attempts
      * @return list<int> their keys

@@ -154,7 +154,7 @@ def test_guarded_work_ends_with_a_release(server: Server, name: str) -> None:
 
     async def release_and_go_on(permit: aio.Permit) -> None:
         await permit.release()
-        pytest.fail("the work went on without the permit")
+        pytest.fail("the work continued without the permit")
 
     run(main())
 

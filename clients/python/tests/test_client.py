@@ -232,7 +232,7 @@ def test_an_answer_that_is_none_of_signalbox_is_no_answer(answer: bytes, name: s
 
 
 def test_a_server_without_room_is_not_unreachable(name: str) -> None:
-    """So that a program that goes on without a permit if no server is there does not go on if there is one."""
+    """So that a program that continues without a permit if no server is there does not continue if there is one."""
     refusal = b'{"error": {"code": "limit_reached", "message": "session.max_sessions=1"}}'
     answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%b" % (len(refusal), refusal)
     with answering(answer) as (port, lines):

@@ -46,7 +46,7 @@ export interface ClientOptions {
   readonly ttlMs?: number | undefined;
   /** A text that operators see in listings. */
   readonly label?: string | undefined;
-  /** How long an acquire goes on without an answer of any server, in milliseconds; 10,000 unless given. */
+  /** How long an acquire keeps trying without an answer of any server, in milliseconds; 10,000 unless given. */
   readonly unreachableAfterMs?: number | undefined;
   /** Is called with each event of each permit, in the asynchronous context of its acquire: for logs, metrics and traces. */
   readonly onEvent?: ((event: ClientEvent) => void) | undefined;

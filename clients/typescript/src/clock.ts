@@ -1,8 +1,8 @@
-// The clock that leases are counted on. It goes on while the machine is suspended, where the platform has such a clock, and
+// The clock that leases are counted on. It keeps running while the machine is suspended, where the platform has such a clock, and
 // all threads of a process read the same one.
 //
 // On Linux, process.hrtime stands still in suspension, and /proc/uptime does not. The kernel rounds it down to 10 ms.
-// On macOS, process.hrtime goes on. On Windows, Node has no clock of which that is promised.
+// On macOS, process.hrtime keeps running. On Windows, Node has no clock of which that is promised.
 
 import { openSync, readSync } from "node:fs";
 

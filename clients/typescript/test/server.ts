@@ -87,7 +87,7 @@ export class Server implements AsyncDisposable {
     throw new Error("the server does not start");
   }
 
-  /** Signals the process. It answers nothing more when it is stopped: its threads go on until one of them has got the signal. */
+  /** Signals the process. It answers nothing more when it is stopped: its threads continue until one of them has got the signal. */
   async signal(signal: NodeJS.Signals): Promise<void> {
     const child = this.#process;
     child?.kill(signal);

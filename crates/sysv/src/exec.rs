@@ -4,7 +4,7 @@
 //! program announces that it will be replaced, and the new one attaches to the process. The variable names the process
 //! id: a child that inherits it has another one. The new program removes the variable at once.
 //!
-//! The child of a fork or vfork has no process of its own yet: its calls go on unchanged, and read nothing but the list of
+//! The child of a fork or vfork has no process of its own yet: its calls continue unchanged, and read nothing but the list of
 //! processes. `posix_spawn`, `system` and `popen` make new processes through functions within the C library, which cannot
 //! be replaced and need not be.
 

@@ -2,7 +2,7 @@
 //!
 //! A program is started with `LD_PRELOAD=libsignalbox_sysv.so`. The dynamic linker then finds `semget`, `semop`,
 //! `semtimedop` and `semctl` here before it finds those of the C library. Calls for the keys of the settings become
-//! requests (`docs/protocol.md`, "System V semaphores"); all others go on to the kernel. `docs/sysv.md` describes what
+//! requests (`docs/protocol.md`, "System V semaphores"); all others are passed on to the kernel. `docs/sysv.md` describes what
 //! programs and operators see.
 //!
 //! The library is a guest in a program that does not know of it:

@@ -203,7 +203,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Stops this process once its command and the descendants are stopped: one that goes on to run needs the resources, which
+    /// Stops this process once its command and the descendants are stopped: one that continues to run needs the resources, which
     /// only this process renews.
     fn stop(&mut self) {
         let is_over = self.stop_until.is_none_or(|until| until <= Instant::now());

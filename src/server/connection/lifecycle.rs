@@ -1,6 +1,6 @@
 //! The life of a connection: it is accepted, from a proxy with its header, served with or without TLS, and ended.
 //!
-//! A connection begins as a plain one. If its first bytes begin TLS, it goes on over TLS; a plain request never looks for
+//! A connection begins as a plain one. If its first bytes begin TLS, it continues over TLS; a plain request never looks for
 //! that.
 //!
 //! Invariant: however a connection ends, all that it held is released.

@@ -48,7 +48,7 @@ async fn a_connection_is_busy_while_its_peer_does_not_take_output_also_when_more
     let mut connection = connection(&server, &session, stream);
     let mut turn = || {
         let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
     };
 
     peer.write_all(&requests).await.unwrap();
@@ -89,7 +89,7 @@ async fn plain_requests_for_a_watched_name_yield_to_others() {
     let traffic = &server.port(Namespace::Counters).metrics.traffic;
     let mut turn = || {
         let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
         traffic.commands(Opcode::Acquire) + traffic.commands(Opcode::Release)
     };
     let first = turn();
@@ -136,7 +136,7 @@ async fn a_connection_that_attaches_to_a_session_with_many_names_yields_to_other
     peer.write_all(&requests).await.unwrap();
     let mut turn = || {
         let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
         server.port(Namespace::Counters).metrics.extended_commands.value()
     };
     assert_eq!([turn(), turn(), turn(), turn()], [1, 2, 3, 4]);
@@ -153,7 +153,7 @@ async fn a_client_without_the_right_is_slowed_down() {
     let mut turns_and_commands = || {
         for _ in 0..3 {
             let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
         }
         server.port(Namespace::Counters).metrics.traffic.commands(Opcode::Get)
     };

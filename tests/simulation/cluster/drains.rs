@@ -1,6 +1,6 @@
 //! The operator, who drains nodes by the product's own command, on a machine that reaches etcd.
 //!
-//! Checked when the command ends: a node that has left the cluster neither leads nor relays, and one that refuses goes on to
+//! Checked when the command ends: a node that has left the cluster neither leads nor relays, and one that refuses continues to
 //! serve. A command that has failed has left no request behind, if etcd has received all that it sent.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! A run of a node's process, as the machine and the operator see it: it is stopped in order, frozen, continued and killed.
 //!
-//! A frozen process does nothing: its sockets neither read nor write, and its tasks wait. Its clock goes on. A process that
+//! A frozen process does nothing: its sockets neither read nor write, and its tasks wait. Its clock continues. A process that
 //! has ended has closed all its sockets at once, as the kernel does it; the driver then drops its tasks.
 
 use std::collections::BTreeMap;

@@ -296,7 +296,7 @@ class Lease:
         self.end_now()
 
     async def release(self, wait_s: float, is_done: bool) -> None:
-        """Releases, and waits for the answer for a limited time; after that, the background goes on."""
+        """Releases, and waits for the answer for a limited time; after that, it continues in the background."""
         await asyncio.wait([self._begin_release(is_done)], timeout=wait_s)
 
     def close(self) -> asyncio.Task[None]:

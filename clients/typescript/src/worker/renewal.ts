@@ -14,7 +14,7 @@ const KEYS_MAX = 64;
 /** The least time between two requests of a group. A lease that is shorter-lived in the program is never renewed. */
 const PACE_MS = 50;
 
-/** Why leases were not renewed, and so why they end if that goes on. */
+/** Why leases were not renewed, and so why they end if that continues. */
 interface Problem {
   readonly reason: LostReason;
   readonly retryAfterMs: number;

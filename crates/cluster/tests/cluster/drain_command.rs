@@ -252,7 +252,7 @@ fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
 }
 
 /// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place; or somebody removes
-/// the request while the node goes on.
+/// the request while the node continues.
 #[test]
 fn what_happens_to_the_node_or_to_the_request_is_not_reported_as_drained() {
     let next_run = put(keys().node("a"), &Other::well("a", 3, "0.1.0").node());

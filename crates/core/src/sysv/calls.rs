@@ -252,7 +252,7 @@ impl Sysv {
             return Err(Errno::Again.into());
         }
         let is_durable = self.is_durable(id);
-        // A call on a durable set goes on with the next server.
+        // A call on a durable set continues with the next server.
         if self.is_shutting_down && !is_durable {
             return Err(Errno::IdRm.into());
         }

@@ -1,4 +1,4 @@
-//! Durable sets: programs go on when the server is restarted.
+//! Durable sets: programs continue when the server is restarted.
 
 use signalbox_storage::Memory;
 

@@ -16,7 +16,7 @@ fn a_caught_signal_ends_a_wait_even_with_sa_restart() {
     assert_eq!(a.answer(), "! EINTR");
     assert_eq!(observer.ask(format!("ctl {set} 0 GETNCNT")), "= 0");
     assert_eq!(a.ask("caught"), "= 1 0");
-    assert_eq!(a.ask(format!("op {set} - 0,1,0")), "= 0", "the connection goes on");
+    assert_eq!(a.ask(format!("op {set} - 0,1,0")), "= 0", "the connection continues");
 }
 
 #[test]

@@ -25,7 +25,7 @@ function fieldOf({ key, label, options, ...attributes }) {
   return element("label", {}, label, input);
 }
 
-// Asks whether to go on, with fields to fill in. `noteOf` makes a text of their values. Answers the values; `null`: no.
+// Asks whether to continue, with fields to fill in. `noteOf` makes a text of their values. Answers the values; `null`: no.
 function confirm({ title, text, action, fields = [], noteOf = () => "" }) {
   const values = () => Object.fromEntries(new FormData(form));
   document.getElementById("confirm-title").textContent = title;

@@ -21,7 +21,7 @@
  *
  * <h2>Suspended machines</h2>
  *
- * On Linux, a permit's time goes on while the machine is suspended. On other systems it may stand still, so that a program
+ * On Linux, a permit's clock keeps running while the machine is suspended. On other systems it may stand still, so that a program
  * believes in a permit that it has lost meanwhile: let the store check the fencing token there.
  */
 package io.github.signalbox;
