@@ -536,7 +536,7 @@ fn repeated(http: SocketAddr, path: &str, body: &serde_json::Value) -> serde_jso
     }
 }
 
-/// How long a request over HTTP may wait for news, and for how long its answer is waited for.
+/// How long a request over HTTP may wait for a change, and for how long its answer is waited for.
 const POLL: Duration = Duration::from_secs(8);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 

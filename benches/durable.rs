@@ -115,7 +115,7 @@ fn verdict(what: &str, ratio: f64, bound: f64) -> String {
     format!("{ratio:.2} {what}; at least {bound} asked: {verdict}")
 }
 
-/// Starts a server that finds so many declared semaphores, and one that finds none, which the first is compared with.
+/// Starts a server that finds this many declared semaphores, and one that finds none, which the first is compared with.
 fn start_with(declared: u32) {
     let (empty_s, empty_bytes, _) = start(scratch());
     let folder = scratch();

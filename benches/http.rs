@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, default_value = "1000000")]
     names: u32,
 
-    /// Renewals that wait for news; over TLS, at most 1,000 of them
+    /// Renewals that wait for a change; over TLS, at most 1,000 of them
     #[arg(long, default_value = "10000")]
     parked: usize,
 

@@ -39,7 +39,7 @@ const BOUND: f64 = 2.0;
 /// How long after each other holders of a million names end.
 const END_PERIOD: Duration = Duration::from_millis(1500);
 
-/// How long before a sweep: so many names a second can be taken and given back meanwhile, on any machine. And no sweep at all
+/// How long before a sweep: this many names a second can be taken and given back meanwhile, on any machine. And no sweep at all
 /// during a run.
 const NAMES_PER_S: u32 = 250_000;
 const SWEEP_NEVER_S: u32 = 3600;

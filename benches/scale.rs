@@ -437,7 +437,7 @@ fn ready(server: &Server) -> Asker {
     asker
 }
 
-/// Resident bytes and CPU nanoseconds that each of so many has added, and what `used_memory` says of the bytes.
+/// Resident bytes and CPU nanoseconds that each of this many has added, and what `used_memory` says of the bytes.
 fn grown(server: &Server, before: &Reading, count: u32) -> [f64; 3] {
     let after = Reading::after_rest(server);
     let [bytes, counted] = before.growth(&after);

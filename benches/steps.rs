@@ -60,7 +60,7 @@ fn main() {
     }
 }
 
-/// Does some work once, with so many names where it is about names, and times its steps.
+/// Does some work once, with this many names where it is about names, and times its steps.
 type Run = fn(&mut Steps, u32);
 
 const KINDS: [(&str, Run); 20] = [
@@ -115,7 +115,7 @@ fn empty() -> Core {
     Core::new(stat_interval_s, NameHasher::with_seeds(1, 2, 3, 4))
 }
 
-/// A core in which one session holds so many names.
+/// A core in which one session holds this many names.
 fn filled(names: u32) -> (Core, Session) {
     let core = empty();
     let mut session = core.open_session();

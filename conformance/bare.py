@@ -111,14 +111,14 @@ class Lease:
             if status != 200:
                 self.released.wait(random.uniform(0.02, 0.1))
                 continue
-            news = answer["leases"][0]
-            if news["state"] == "held":
-                self.end = max(self.end, sent + news["valid_ms"] / 1000)
-            elif news["state"] == "lost":
-                return news.get("reason", "unknown")
-            elif news["state"] == "revoking":
-                self.end = sent + news["valid_ms"] / 1000
-                say(event="revoking", permit=self.permit, grace_ms=news["grace_ms"])
+            lease = answer["leases"][0]
+            if lease["state"] == "held":
+                self.end = max(self.end, sent + lease["valid_ms"] / 1000)
+            elif lease["state"] == "lost":
+                return lease.get("reason", "unknown")
+            elif lease["state"] == "revoking":
+                self.end = sent + lease["valid_ms"] / 1000
+                say(event="revoking", permit=self.permit, grace_ms=lease["grace_ms"])
                 self.released.wait(max(0, self.end - now()))
                 return "revoked"
             else:

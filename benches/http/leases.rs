@@ -1,5 +1,5 @@
 //! What leases over HTTP cost: the CPU of a pair of acquire and release beside a bare responder, that and the memory of
-//! renewals that wait for news, and how soon a revocation is news.
+//! renewals that wait for a change, and how soon a revocation is announced.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ use super::{Arguments, print_heading, print_line, responder};
 const CONNECTIONS: usize = 50;
 
 const TTL_MS: u32 = 30_000;
-/// How long a renewal waits for news: the most that this time to live permits.
+/// How long a renewal waits for a change: the most that this time to live permits.
 const POLL_MS: u32 = TTL_MS / 3;
 
 /// Revocations in a run.

@@ -213,7 +213,7 @@ fn list(steps: &mut Steps, core: &Core, kind: ListingKind, expected: u32) {
     assert_eq!(listed, expected as usize);
 }
 
-/// A core in which so many wait for what one connection holds.
+/// A core in which this many wait for what one connection holds.
 fn awaited(waiters: u32) -> (Core, ConnectionId, GrantId) {
     let core = empty();
     let holder = connect(&core);
@@ -242,7 +242,7 @@ fn wait_often(core: &Core, connection: ConnectionId) {
     }
 }
 
-/// A connection of which so many requests wait until the one name is idle.
+/// A connection of which this many requests wait until the one name is idle.
 fn await_idle(core: &Core, requests: u32) -> (ConnectionId, Arc<Mailbox>) {
     let mailbox = Arc::default();
     let connection = connect_with(core, &mailbox);

@@ -89,7 +89,7 @@ func Also(name string, options ...Option) Option {
 	})
 }
 
-// TTL is how long the permit lasts when the client can no longer renew it: others get the resources so long after a crash. It
+// TTL is how long the permit lasts when the client can no longer renew it: others get the resources this long after a crash. It
 // is renewed several times in this time. The server's default, usually 30 s, unless given; at least 1 s. One above the server's
 // session.max_ttl, usually an hour, is that.
 func TTL(ttl time.Duration) Option {
@@ -102,7 +102,7 @@ func TTL(ttl time.Duration) Option {
 	})
 }
 
-// Wait waits in the queue for so long if the resources are in use; not at all unless given. The server has a limit, a day by
+// Wait waits in the queue for this long if the resources are in use; not at all unless given. The server has a limit, a day by
 // default.
 func Wait(wait time.Duration) Option {
 	return option(ofQueue, "Wait", func(w *wanted) {
@@ -114,7 +114,7 @@ func Wait(wait time.Duration) Option {
 	})
 }
 
-// QueueMax does not wait if so many requests wait already.
+// QueueMax does not wait if this many requests wait already.
 func QueueMax(waiting uint32) Option {
 	return option(ofQueue, "QueueMax", func(w *wanted) { w.QueueMax = &waiting })
 }
@@ -171,7 +171,7 @@ func milliseconds(span time.Duration) int64 {
 	return min(ms, math.MaxUint32)
 }
 
-// poll is how long a request may wait for news of a lease with this time to live.
+// poll is how long a request may wait for a change of a lease with this time to live.
 func poll(ttl time.Duration) time.Duration { return min(ttl/4, 20*time.Second) }
 
 // Acquire acquires resources of a name, and waits for them if [Wait] is given. The permit is renewed until it is released, so

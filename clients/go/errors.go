@@ -81,7 +81,7 @@ func timedOut(w *wanted) string {
 	return fmt.Sprintf("it was in use for all of the time to wait, %v; try again later, or wait longer", w.wait)
 }
 
-// unreachable is the error for a request that is no longer repeated, after so long without an answer.
+// unreachable is the error for a request that is no longer repeated, after this long without an answer.
 func (c *Client) unreachable(verb string, w *wanted, silent time.Duration, cause error) error {
 	var last *unanswered
 	if errors.As(cause, &last) && last.answer != nil && last.answer.Error.Code == "limit_reached" {

@@ -124,7 +124,7 @@ func (a *answer) refusesToken() bool {
 }
 
 // ask asks the server that answered last. If it does not answer, or none has yet, it asks all others beside each other without
-// waiting for news. That a request is executed twice is no matter, since it has the same key.
+// waiting for a change. That a request is executed twice is no matter, since it has the same key.
 func (c *Client) ask(ctx context.Context, path string, request request, poll, patience time.Duration) (*answer, error) {
 	if len(c.urls) == 1 {
 		return c.attempt(ctx, c.urls[0], path, request, poll, patience)

@@ -131,7 +131,7 @@ func TestALateAnswerLeavesLessTime(t *testing.T) {
 	}
 }
 
-// A server without room for a request that waits for news answers those that do not.
+// A server without room for a request that waits for a change answers those that do not.
 func TestAServerWithoutRoomForWaitingRequestsKeepsPermits(t *testing.T) {
 	server := newServer(t)
 	renewed := make(chan struct{}, 100)

@@ -38,7 +38,7 @@ type Permit struct {
 	timer *time.Timer
 }
 
-// The permit's context and its loss are checked at least so often, because timers stand still while the machine is suspended.
+// The permit's context and its loss are checked at least this often, because timers stand still while the machine is suspended.
 const watchTime = time.Second
 
 // A permit that is released sooner costs the server no renewal.
@@ -196,7 +196,7 @@ func (p *Permit) watch() {
 
 func (p *Permit) nextWatch() time.Duration { return min(p.until.since(now()), watchTime) }
 
-// keep renews the lease until the permit is over or revoked. One request waits for news all the time.
+// keep renews the lease until the permit is over or revoked. One request waits for a change all the time.
 func (p *Permit) keep() {
 	defer close(p.ended)
 	select {

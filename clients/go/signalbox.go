@@ -42,7 +42,7 @@ import (
 
 const (
 	defaultURL = "http://127.0.0.1:11217"
-	// How long a server has to answer, beyond the time that a request waits for news.
+	// How long a server has to answer, beyond the time that a request waits for a change.
 	answerTime = 2 * time.Second
 	// How long giving back may take.
 	releaseTime = 5 * time.Second
@@ -132,7 +132,7 @@ func New(config Config) (*Client, error) {
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     idleTime,
 		DisableCompression:  true,
-		// A permit has a connection of its own while it waits for news, and its requests are short.
+		// A permit has a connection of its own while it waits for a change, and its requests are short.
 		ReadBufferSize:  1 << 10,
 		WriteBufferSize: 1 << 10,
 	}

@@ -135,7 +135,7 @@ impl Usage {
         }
     }
 
-    /// So many resources are in use, and of how many.
+    /// This many resources are in use, and of how many.
     fn in_use(amount: &Amount, in_use: u32, capacity: Option<u32>) -> Self {
         let (resources, Some(most)) = (amount.resources, capacity) else { return Self::Unknown };
         let fits = u64::from(in_use) + u64::from(resources) <= u64::from(most);

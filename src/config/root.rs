@@ -285,7 +285,7 @@ impl SessionConfig {
     }
 }
 
-/// So many seconds in milliseconds.
+/// This many seconds in milliseconds.
 pub(crate) fn ms(seconds: u32) -> u32 {
     seconds.saturating_mul(1000)
 }
@@ -468,7 +468,7 @@ pub enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// The number of threads on a machine with so many cores.
+    /// The number of threads on a machine with this many cores.
     pub fn threads(self, cores: usize) -> NonZeroUsize {
         let half = NonZeroUsize::new((cores / 2).clamp(1, 4)).expect("it is at least 1");
         match self {

@@ -15,7 +15,7 @@ use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;
 use signalbox_tls::certificates;
 
-/// So many days before the end, and at the end, there is a warning. Not before half of a shorter life is over: what was made
+/// This many days before the end, and at the end, there is a warning. Not before half of a shorter life is over: what was made
 /// for a day has a warning only when it has expired.
 const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 

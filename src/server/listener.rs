@@ -284,7 +284,7 @@ mod tests {
         for _ in 0..ACCEPTED_MAX {
             assert!(accept(true).await);
         }
-        assert_eq!(many.elapsed(), Duration::ZERO, "so many are accepted without a rest");
+        assert_eq!(many.elapsed(), Duration::ZERO, "this many are accepted without a rest");
         accept(true).await;
         assert!(many.elapsed() >= REST);
         // The next one comes after the rest, and is awaited as usual.

@@ -76,7 +76,7 @@ impl HttpDaemon {
         Some(found.parse().unwrap())
     }
 
-    /// Waits until so many requests wait for news.
+    /// Waits until so many requests wait for a change.
     #[track_caller]
     fn wait_for_parked(&self, count: u64) {
         eventually("requests wait", || self.metric("signalbox_http_parked_requests") == Some(count));
@@ -301,7 +301,7 @@ fn a_newer_request_with_a_key_answers_the_one_before() {
     let http = HttpDaemon::start();
     let (held, _) = http.hold("a");
     let mut before = http.begin("renew", &json!({"keys": [held, key()], "poll_ms": 10_000}), "");
-    assert_eq!(read_reply(&mut before).json()["leases"][1]["state"], "lost", "an unknown key is news");
+    assert_eq!(read_reply(&mut before).json()["leases"][1]["state"], "lost", "an unknown key is answered at once");
     let mut before = http.begin("renew", &json!({"keys": [held], "poll_ms": 10_000}), "");
     http.wait_for_parked(1);
     assert_eq!(http.renewed(&held, 0)["state"], "held");
@@ -680,7 +680,7 @@ fn thousands_of_requests_of_a_client_wait_and_everything_else_is_answered() {
             stream
         })
         .collect();
-    eventually("all are queued, and many wait for news at the same time", || {
+    eventually("all are queued, and many wait for a change at the same time", || {
         http.metric("signalbox_http_leases{state=\"queued\"}") == Some(WAITING as u64)
             && http.metric("signalbox_http_parked_requests") > Some(WAITING as u64 / 10)
     });

@@ -79,7 +79,7 @@ impl TestCluster {
         assert_eq!((released.status, released.text()), (200, "{}".to_owned()));
     }
 
-    /// Waits until so many requests wait for news at the node that leads.
+    /// Waits until so many requests wait for a change at the node that leads.
     #[track_caller]
     fn await_parked(&mut self, leader: usize, count: usize) {
         let address = self.node(leader).http;

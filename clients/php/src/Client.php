@@ -97,7 +97,7 @@ final class Client
      * @param float|null $ttlSeconds how long the permit lasts after each refresh, 1 s or more; the server bounds it, by an hour unless
      *     it is configured (session.max_ttl); the server's default, usually 30 s
      * @param float $waitSeconds how long to wait in the queue; not at all unless given
-     * @param int|null $queueMax do not wait if so many requests wait already
+     * @param int|null $queueMax do not wait if this many requests wait already
      * @param string $label up to 255 bytes that the server's listings show beside the permit
      * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
      */

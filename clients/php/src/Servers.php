@@ -11,7 +11,7 @@ namespace Signalbox;
  */
 final class Servers
 {
-    /** How many seconds a server has to answer, beyond the time that a request waits for news. */
+    /** How many seconds a server has to answer, beyond the time that a request waits for a change. */
     public const ANSWER_SECONDS = 2.0;
 
     private const IDLE_SECONDS = 10.0; // The server closes an idle connection after 15 s.
@@ -54,7 +54,7 @@ final class Servers
      * matter, since it has the same key.
      *
      * @param array<string, mixed> $body
-     * @param float $poll how long the request may wait for news
+     * @param float $poll how long the request may wait for a change
      * @param float $patience how long each server has to answer beyond that
      * @param float $within how long all servers together have
      * @throws Unanswered
@@ -80,7 +80,7 @@ final class Servers
     }
 
     /**
-     * Asks the server that answered last, and all others beside it if it fails or is late, without waiting for news; if none has
+     * Asks the server that answered last, and all others beside it if it fails or is late, without waiting for a change; if none has
      * answered last, all beside each other. The first answer counts, and the other attempts end.
      *
      * @param array<string, mixed> $body

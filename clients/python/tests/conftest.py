@@ -66,7 +66,7 @@ class Server:
         return any(item["name"] == name for item in items)
 
     def eventually(self, name: str, used: tuple[int, int]) -> None:
-        """Waits until so much is in use and so many requests wait."""
+        """Waits until this much is in use and this many requests wait."""
         deadline = time.monotonic() + 15
         while self.used(name) != used:
             assert time.monotonic() < deadline, f"{name}: {self.used(name)} instead of {used}"

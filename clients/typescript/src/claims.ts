@@ -26,7 +26,7 @@ export interface AcquireOptions extends Omit<Claim, "name"> {
   readonly waitMs?: number | undefined;
   /** How long the lease lasts without a renewal, in milliseconds: 1,000 or more; the client's unless given. */
   readonly ttlMs?: number | undefined;
-  /** Does not wait if so many requests wait already. */
+  /** Does not wait if this many requests wait already. */
   readonly queueMax?: number | undefined;
   /** A text that operators see in listings; the client's unless given. */
   readonly label?: string | undefined;

@@ -1,6 +1,6 @@
 //! A token: a random secret that a client shows, and the hash of it that the file has.
 //!
-//! A token has a public id, by which it is found, and 256 random bits. So much randomness cannot be guessed, and one fast
+//! A token has a public id, by which it is found, and 256 random bits. That much randomness cannot be guessed, and one fast
 //! hash hides it: a slow one, as passwords need, would only cost the server time. The hash is an HMAC under the id,
 //! because ring compares one in constant time.
 

@@ -217,7 +217,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// At an offset: this byte, so often.
+        /// At an offset: this byte, this often.
         Write(u64, u8, usize),
         SetLen(u64),
     }

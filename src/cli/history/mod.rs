@@ -64,11 +64,11 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pattern: PatternArguments,
 
-    /// Only grants that were held after this: so long ago (24h), or a time in UTC (2026-11-21T03:00)
+    /// Only grants that were held after this: an age (24h), or a time in UTC (2026-11-21T03:00)
     #[arg(long, value_name = "TIME|UTC", value_parser = moment)]
     since: Option<UnixMilliseconds>,
 
-    /// Only grants that were held before this: so long ago, or a time in UTC
+    /// Only grants that were held before this: an age, or a time in UTC
     #[arg(long, value_name = "TIME|UTC", value_parser = moment)]
     until: Option<UnixMilliseconds>,
 

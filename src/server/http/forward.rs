@@ -38,7 +38,7 @@ use signalbox_model::hex;
 /// The header that states the client. It is read only on a connection whose node has proven itself.
 const CLIENT: &str = "signalbox-client";
 
-/// After so long without an answer, the leader has to show that it is there, within the same time.
+/// After this long without an answer, the leader has to show that it is there, within the same time.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);
 
 /// Requests whose clients have given up lately, and to which an answer may be on its way.

@@ -278,7 +278,7 @@ class Servers:
                     failures, last = failures + 1, f"{server.authority}: {answer.message}"
                     if answer.code == "limit_reached":
                         limited[server.authority] = answer
-                    if answer.code == "busy":  # There is no room for requests that wait for news.
+                    if answer.code == "busy":  # There is no room for requests that wait for a change.
                         retry_after = answer.retry_after
                 if done and failures >= len(self._servers):
                     # All servers were tried.

@@ -22,7 +22,7 @@ CLEANUP_S = 10.0
 """How long a release is repeated at least."""
 
 POLL_S_MAX = 5.0
-"""How long one request waits for news at most."""
+"""How long one request waits for a change at most."""
 
 REFUSALS: Mapping[str, tuple[type[SignalboxError], str]] = {
     "busy": (Busy, "in use; try again later, or wait longer"),
@@ -266,19 +266,19 @@ class Lease:
                 answer = await self._servers.ask("renew", request, self._hedge(self._poll_ms), now() + left)
             except Unreachable:
                 continue
-            news: dict[str, Any] = answer.body["leases"][0] if answer.status == 200 else {"state": "not_permitted"}
-            state = news["state"]
+            lease: dict[str, Any] = answer.body["leases"][0] if answer.status == 200 else {"state": "not_permitted"}
+            state = lease["state"]
             if state == "lost":
-                return cast(LostReason, news.get("reason", "expired"))
+                return cast(LostReason, lease.get("reason", "expired"))
             if state == "revoking":
-                if self._extend(answer.sent + news["valid_ms"] / 1000, is_final=True):
+                if self._extend(answer.sent + lease["valid_ms"] / 1000, is_final=True):
                     self.is_revoking = True
-                    self._tell(Event("revoking", self.names, fence=self.fence, grace_s=news["grace_ms"] / 1000))
+                    self._tell(Event("revoking", self.names, fence=self.fence, grace_s=lease["grace_ms"] / 1000))
                     await asyncio.sleep(self.left())
                 return "revoked"
             if state == "held":
                 reason, refusals = "unreachable", 0
-                if not self._extend(answer.sent + news["valid_ms"] / 1000):
+                if not self._extend(answer.sent + lease["valid_ms"] / 1000):
                     return "expired"
                 self._tell(Event("renewed", self.names, fence=self.fence))
             elif not self._token_differs(answer):

@@ -1,4 +1,4 @@
-// Renewals: one request renews up to 64 leases, and stays at the server until there is news of one of them.
+// Renewals: one request renews up to 64 leases, and stays at the server until one of them changes.
 
 import { setTimeout as sleep } from "node:timers/promises";
 

@@ -12,7 +12,7 @@ use signalbox_model::{GrantId, Milliseconds, Notice};
 pub struct End {
     /// A request of the same connection.
     pub request: Opaque,
-    /// So long after the server received the request.
+    /// This long after the server received the request.
     pub after: Milliseconds,
 }
 

@@ -37,7 +37,7 @@ const SHARED: usize = 1;
 const CLIENTS: usize = 5;
 
 const TTL_MS: u64 = 3_000;
-/// The longest that a request waits for news, and what clients ask for.
+/// The longest that a request waits for a change, and what clients ask for.
 const POLL_MS_MAX: u64 = TTL_MS / 3;
 const POLLS_MS: [u64; 4] = [900, 900, 25_000, 0];
 

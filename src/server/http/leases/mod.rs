@@ -46,7 +46,7 @@ pub(super) struct Leases {
     released: Mutex<Released>,
     /// Refused requests, by the code of the error.
     refused: Mutex<BTreeMap<&'static str, u64>>,
-    /// Requests that wait for news.
+    /// Requests that wait for a change.
     pub(super) parked: super::super::metrics::Count,
 }
 
@@ -86,7 +86,7 @@ fn key(digits: &str) -> Result<LeaseKey, ApiError> {
     })
 }
 
-/// How long a request may wait for news, in milliseconds; 0: not at all.
+/// How long a request may wait for a change, in milliseconds; 0: not at all.
 fn poll_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
     Ok(parameters.milliseconds("poll_ms")?.map_or(0, |poll| poll.0))
 }

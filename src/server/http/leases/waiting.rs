@@ -16,7 +16,7 @@ use super::super::requester::Requester;
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
 
-/// The longest that a request waits for news. Proxies give up after 30 s and more.
+/// The longest that a request waits for a change. Proxies give up after 30 s and more.
 pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
 /// The mailbox of a request's connection to the core: its client is counted, listed and revoked as on the service ports.

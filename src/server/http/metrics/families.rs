@@ -195,7 +195,7 @@ impl<'a> Families<'a> {
         let parked = shared.leases.parked.value();
         self.gauge(
             "signalbox_http_parked_requests",
-            "HTTP requests that wait for news of leases",
+            "HTTP requests that wait for a change of leases",
             only(parked),
         )?;
         let refused = labeled("reason", shared.leases.refused());

@@ -7,10 +7,10 @@ import { amount, bytes, duration, nameKey, nameOf } from "/text.js";
 
 const SHOWN_MAX = 10;
 
-// Waits from so long on need attention.
+// Waits of at least this length need attention.
 const LONG_WAIT_S = 60;
 
-// Commits that take so long on average need attention.
+// Commits that take at least this long on average need attention.
 const SLOW_COMMIT_S = 0.25;
 
 // How far back refusals and failures need attention.

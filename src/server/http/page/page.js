@@ -36,7 +36,7 @@ const LISTS = new Map([["/name", "/names"], ["/held", "/sessions"]]);
 
 const content = document.getElementById("content");
 const problem = document.getElementById("problem");
-const news = document.getElementById("news");
+const outcome = document.getElementById("outcome");
 const state = document.getElementById("state");
 const ageText = document.getElementById("age");
 const live = document.getElementById("live");
@@ -230,7 +230,7 @@ function askForToken() {
 actionsPage.askForToken = askForToken;
 actionsPage.refresh = refresh;
 actionsPage.announce = (text, isProblem = false) => {
-  news.textContent = isProblem ? `Not done. ${text}` : `Done: ${text}.`;
+  outcome.textContent = isProblem ? `Not done. ${text}` : `Done: ${text}.`;
 };
 
 live.addEventListener("click", () => {
@@ -254,7 +254,7 @@ document.addEventListener("visibilitychange", () => {
 });
 window.addEventListener("hashchange", () => {
   // What was done before belongs to the view before.
-  setText(news, "");
+  setText(outcome, "");
   show();
   content.focus({ preventScroll: true });
 });

@@ -98,7 +98,7 @@ export function bytes(number) {
   return `${unit === 0 ? number : number.toFixed(1)} ${units[unit]}`;
 }
 
-// A time of so many seconds, in its two largest units.
+// A time of this many seconds, in its two largest units.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) {
     return "–";

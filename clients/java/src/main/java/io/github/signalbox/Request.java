@@ -145,7 +145,7 @@ public final class Request {
     }
 
     /**
-     * Does not wait if so many requests wait already.
+     * Does not wait if this many requests wait already.
      *
      * @param waiting how many
      * @return the request with it
@@ -155,7 +155,7 @@ public final class Request {
     }
 
     /**
-     * How long the permit lasts when the client can no longer renew it: others get the resources so long after a crash. It
+     * How long the permit lasts when the client can no longer renew it: others get the resources this long after a crash. It
      * is renewed several times in this time, so work may take longer. The server's default, usually 30 s, unless given.
      *
      * @param ttl the time to live, 1 s or more; the server bounds it, by an hour unless it is configured (session.max_ttl)

@@ -26,7 +26,7 @@ import javax.net.ssl.SSLException;
 
 /** Requests to the servers. All of it runs on the client's thread; futures are completed there. */
 final class Servers {
-    /** How long a server has to answer, beyond the time that a request waits for news. */
+    /** How long a server has to answer, beyond the time that a request waits for a change. */
     static final Duration ANSWER_TIME = Duration.ofSeconds(2);
 
     private static final int UNKNOWN = -1;
@@ -68,7 +68,7 @@ final class Servers {
 
     /**
      * Asks the server that has answered last. If it does not answer, or none has yet, asks all others beside each other
-     * without waiting for news. That a request is executed twice does not matter, since it has the same key.
+     * without waiting for a change. That a request is executed twice does not matter, since it has the same key.
      *
      * @param poll how long the request may stay without an answer
      * @param patience how long each server has to answer beyond that

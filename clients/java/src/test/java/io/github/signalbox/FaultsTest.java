@@ -225,7 +225,7 @@ class FaultsTest {
         }
     }
 
-    /** A server without room for requests that wait for news answers those that do not. */
+    /** A server without room for requests that wait for a change answers those that do not. */
     @Test
     void permitsAreKeptWithoutRequestsThatWait() throws Exception {
         AtomicInteger renewals = new AtomicInteger();
