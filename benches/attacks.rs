@@ -1,4 +1,4 @@
-//! How long honest clients wait while another client has its share of a resource and asks for more, beside how long they
+//! How long honest clients wait while another client has used up its share of a resource and asks for more, beside how long they
 //! wait while it sends as many permitted Gets on as many connections, or opens as many connections; and the memory of the
 //! server during that time.
 //!
@@ -37,13 +37,13 @@ const NAMES: u32 = 10_000;
 /// The address of the attacker; that of the honest clients is 127.0.0.1.
 const ATTACKER: [u8; 4] = [127, 0, 0, 2];
 
-/// The limits of the server: so low that the attacker has its share soon.
+/// The limits of the server: so low that the attacker soon uses up its share.
 const MEMORY_MAX: u64 = 256 << 20;
 const SESSIONS_MAX: u64 = 20_000;
 const LIMITS: &str = "memory_max = '256M'\nclient_share = 12\n\
     session = { max_sessions = 20000, max_waiters = 2000, max_watches = 200 }\n";
 
-/// How long the attacker attacks before the run, and how long at most until it has its share.
+/// How long the attacker attacks before the run, and how long at most until it has used it up.
 const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_MAX: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ const LAST: Opaque = Opaque(*b"last");
 /// Hello, and the notices that follow.
 const HELLO: Opaque = Opaque(*b"hail");
 
-/// Measures the latency of honest clients beside an attacker that has its share
+/// Measures the latency of honest clients beside an attacker that has used up its share
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Attacks to measure
@@ -151,7 +151,7 @@ impl Attack {
         (self == Self::Hellos).then_some(Self::Connects)
     }
 
-    /// Whether the attacker has its share. Further requests are refused, or end its own sessions.
+    /// Whether the attacker has used up its share. Further requests are refused, or end its own sessions.
     fn has_its_share(self, address: SocketAddr) -> bool {
         match self {
             Self::Sessions => statistic(address, "sessions") >= SESSIONS_MAX / 2,
@@ -428,7 +428,7 @@ fn run(tls: &str, what: Option<Attack>, connections: usize, rate: f64, seconds: 
         let _until = Idle(&is_over);
         let begun = Instant::now();
         while begun.elapsed() < WARM_UP || what.is_some_and(|what| !what.has_its_share(address)) {
-            assert!(begun.elapsed() < WARM_UP_MAX, "the attacker never has its share");
+            assert!(begun.elapsed() < WARM_UP_MAX, "the attacker never uses up its share");
             honest(&mut loaded, rate, 0.1);
         }
         honest(&mut loaded, rate, seconds)

@@ -212,7 +212,7 @@ func (c *Client) begin(ctx context.Context, w *wanted, options []Option) (*Permi
 }
 
 // TryAcquire is Acquire for a program that has something else to do if the resources are in use: then ok is false, and there
-// is no error. It does not wait, so [Wait] and [QueueMax] are an [ErrMisuse].
+// is not an error. It does not wait, so [Wait] and [QueueMax] are an [ErrMisuse].
 func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option) (permit *Permit, ok bool, err error) {
 	w := &wanted{name: name, into: "TryAcquire, which does not wait: use Acquire", accepts: ofClaim | ofNames | ofRequest}
 	permit, err = c.begin(ctx, w, options)

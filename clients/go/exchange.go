@@ -124,7 +124,7 @@ func (a *answer) refusesToken() bool {
 }
 
 // ask asks the server that answered last. If it does not answer, or none has yet, it asks all others beside each other without
-// waiting for a change. That a request is executed twice is no matter, since it has the same key.
+// waiting for a change. A request may be executed twice without harm, since it has the same key.
 func (c *Client) ask(ctx context.Context, path string, request request, poll, patience time.Duration) (*answer, error) {
 	if len(c.urls) == 1 {
 		return c.attempt(ctx, c.urls[0], path, request, poll, patience)
@@ -229,7 +229,7 @@ func (c *Client) attempt(ctx context.Context, base, path string, request request
 	}
 }
 
-// notHTTP is the transport's error for a first line that is none of HTTP. One that was cut off begins as one of HTTP does.
+// notHTTP is the transport's error for a first line that is not HTTP. One that was cut off begins like HTTP.
 var notHTTP = regexp.MustCompile(`malformed HTTP (response|status code|version) "[^H0-9"]`)
 
 // notAnswered says why the server with this URL has not answered.

@@ -39,7 +39,7 @@ const WITH_SYSV: [&str; 2] = ["status", "watch"];
 /// The id of `--sysv`.
 pub(super) const SYSV: &str = "sysv";
 
-/// The options of all subcommands, which stand before or after them.
+/// The options of all subcommands, which can be given before or after them.
 #[derive(Debug, Args)]
 pub(super) struct Common {
     #[command(flatten)]
@@ -53,9 +53,10 @@ pub(super) struct Common {
 
     /// Print a list without its header
     ///
-    /// A list is a table on a terminal; elsewhere, tabs separate its columns. A missing value is -. A backslash in a name is printed
-    /// as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an invisible
-    /// character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts this back.
+    /// A list is a table on a terminal; elsewhere, tabs separate its columns. A missing value is -. A backslash in a name is
+    /// printed as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an
+    /// invisible character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts
+    /// this back.
     #[arg(long, global = true)]
     no_header: bool,
 

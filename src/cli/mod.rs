@@ -82,7 +82,7 @@ fn with_short_help(command: clap::Command) -> clap::Command {
     command.after_help(first).after_long_help(examples).mut_subcommands(with_short_help)
 }
 
-/// The subcommands as the help lists them; every visible one stands in one group.
+/// The subcommands as the help lists them; every visible one is in one group.
 const GROUPS: [(&str, &str); 4] = [
     ("Everyday", "run acquire renew release status list watch top ping"),
     (

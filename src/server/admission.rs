@@ -23,7 +23,7 @@ pub struct Admission {
 pub(super) struct PortFull;
 
 impl Admission {
-    /// Admits a connection from this peer, unless the port has reached its limit. `Ok(None)`: the client has its share.
+    /// Admits a connection from this peer, unless the port has reached its limit. `Ok(None)`: the client has used up its share.
     pub(super) fn request(
         server: &Arc<Server>,
         namespace: Namespace,
@@ -44,7 +44,7 @@ impl Admission {
         Ok(Some(admission))
     }
 
-    /// Counts the connection for its client from now on, unless that has its share: then the connection has to be closed.
+    /// Counts the connection for its client from now on, unless that has used up its share: then the connection has to be closed.
     pub(super) fn admit_client(&mut self, client: ClientAddress) -> bool {
         let name = match self.namespace {
             Namespace::Counters => "counter.max_connections",

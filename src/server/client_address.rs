@@ -113,8 +113,8 @@ impl ClientAddress {
         self.address
     }
 
-    /// The client that the connection counts for: the address, of IPv6 only the network of 64 bits, because one machine can
-    /// take any address of it. A client that proves an identity counts by that instead.
+    /// The client whose shares the connection counts against: the address, of IPv6 only the /64 network, because one machine can
+    /// take any address of it. Once a client proves an identity, the shares are those of the identity.
     pub(super) fn key(&self) -> ClientKey {
         match self.direct().address.ip().to_canonical() {
             IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),

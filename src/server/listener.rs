@@ -138,7 +138,7 @@ pub(super) fn admit<L: Listener>(
         }
         return false;
     };
-    // The client has its share, which was logged.
+    // The client has used up its share, which was logged.
     let Some(admission) = admission else { return false };
     match L::prepare(&stream, server.peer_timeout()) {
         Ok(()) => workers.spawn(admission, stream, client),

@@ -416,7 +416,7 @@ impl Shares {
                 client = %client.socket().ip(),
                 limit,
                 share,
-                "a client has its share of a limit and is refused more; if many programs share its address, raise \
+                "a client has used up its share of a limit and is refused more; if many programs share its address, raise \
                  client_share or the limit"
             );
         }

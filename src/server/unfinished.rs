@@ -1,7 +1,7 @@
 //! Unfinished input: the starts of long requests, also of HTTP, and handshakes of TLS, that clients have not completed.
 //!
-//! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client. If the server has
-//! too little memory, or the client has its share of it, the connections are closed whose input began first.
+//! No request has asked for this memory, so there is nothing to refuse. It counts against the memory share of its client. If the
+//! server has too little memory, or the client has used up its share of it, the connections are closed whose input began first.
 //!
 //! Invariant: an eighth of the memory, and of a share, remains for such input, so that releases of long names arrive.
 
@@ -147,8 +147,8 @@ impl Inputs {
         }
     }
 
-    /// Closes the connections whose input began first: those of this client if it has its share of the memory, and those of
-    /// the client with the most if the server has too little. Returns the limit that was reached, for each.
+    /// Closes the connections whose input began first: those of this client if it has used up its share of the memory, and those
+    /// of the client with the most if the server has too little. Returns the limit that was reached, for each.
     fn make_room(&mut self, memory: MemoryLimit, share: ClientShare, client: ClientKey) -> Vec<ReachedLimit> {
         let mut closed = Vec::new();
         while closed.len() < CLOSED_AT_ONCE

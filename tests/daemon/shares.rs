@@ -50,12 +50,12 @@ impl Attacked {
     #[track_caller]
     fn end(mut self, limit: &str) {
         assert!(self.honest().wire.stat("refused_shares") > 1);
-        let line = self.daemon.logged_message("a client has its share of a limit");
+        let line = self.daemon.logged_message("a client has used up its share of a limit");
         assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.1", limit));
         assert!(number(&line, "share") > 0);
         self.daemon.signal(Signal::SIGTERM);
         assert_eq!(self.daemon.exit_status().code(), Some(0));
-        let lines: Vec<Value> = self.daemon.lines_with("a client has its share of a limit");
+        let lines: Vec<Value> = self.daemon.lines_with("a client has used up its share of a limit");
         assert_eq!(lines.len(), 1, "{lines:?}");
     }
 }
@@ -235,7 +235,7 @@ fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     }
     let mut honest: Vec<_> = (0..16).map(|_| attacked.honest()).collect();
     assert_eq!(honest[0].wire.stat("curr_connections"), 66);
-    // It has its share as well now, as more than half of the connections are in use.
+    // It has used up its share as well now, as more than half of the connections are in use.
     assert!(Wire::connect_from(HONEST, attacked.daemon.address("counter")).is_closed());
     assert_eq!(honest[0].wire.stat("refused_connections"), 21);
     drop(crowd);
@@ -385,7 +385,7 @@ fn a_client_with_its_share_of_the_memory_in_incomplete_requests_leaves_the_rest_
     let mut slow = Wire::connect_from(HONEST, attacked.daemon.address("counter"));
     slow.send(most);
     let mut crowd = Vec::new();
-    eventually("the client has its share", || {
+    eventually("the client has used up its share", || {
         for _ in 0..20 {
             let mut wire = attacked.daemon.counter();
             // The server may have closed it.

@@ -180,7 +180,7 @@ fn a_client_with_its_share_loses_the_connection_that_has_been_idle_longest() {
         stream.write_all(PROBE).unwrap();
         assert_eq!(read_reply(stream).status, 200);
     }
-    let line = http.daemon.logged_message("a client has its share of a limit");
+    let line = http.daemon.logged_message("a client has used up its share of a limit");
     assert_eq!(text(&line, "limit"), "HTTP connections");
     assert_eq!(number(&line, "share"), 16);
     assert!(http.get("/api/v1/refusals").json()["client_share"].as_u64() >= Some(2));
@@ -200,7 +200,7 @@ fn a_client_with_its_share_of_the_memory_in_unfinished_requests_loses_the_oldest
     let release = format!("{head}Content-Length: 44\r\n\r\n{{\"key\":\"{}\"}}  ", "0".repeat(32));
     let unfinished = format!("{head}X: {}", "x".repeat(60_000));
     let mut crowd: Vec<TcpStream> = Vec::new();
-    eventually("the client has its share", || {
+    eventually("the client has used up its share", || {
         for _ in 0..20 {
             let mut stream = http.connect();
             stream.write_all(release.as_bytes()).unwrap();
@@ -209,9 +209,9 @@ fn a_client_with_its_share_of_the_memory_in_unfinished_requests_loses_the_oldest
             let _ = stream.write_all(unfinished.as_bytes());
             crowd.push(stream);
         }
-        !http.daemon.lines_with("a client has its share of a limit").is_empty()
+        !http.daemon.lines_with("a client has used up its share of a limit").is_empty()
     });
-    let line = http.daemon.logged_message("a client has its share of a limit");
+    let line = http.daemon.logged_message("a client has used up its share of a limit");
     assert_eq!(text(&line, "limit"), "memory_max");
     assert_closed_in_time(crowd.swap_remove(0));
     assert_eq!(http.get("/healthz").status, 200);

@@ -301,7 +301,7 @@ fn a_newer_request_with_a_key_answers_the_one_before() {
     let http = HttpDaemon::start();
     let (held, _) = http.hold("a");
     let mut before = http.begin("renew", &json!({"keys": [held, key()], "poll_ms": 10_000}), "");
-    assert_eq!(read_reply(&mut before).json()["leases"][1]["state"], "lost", "an unknown key is answered at once");
+    assert_eq!(read_reply(&mut before).json()["leases"][1]["state"], "lost", "the key is unknown");
     let mut before = http.begin("renew", &json!({"keys": [held], "poll_ms": 10_000}), "");
     http.wait_for_parked(1);
     assert_eq!(http.renewed(&held, 0)["state"], "held");

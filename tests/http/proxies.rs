@@ -76,7 +76,7 @@ fn clients_behind_a_proxy_have_their_own_shares() {
     assert_eq!(get(behind_proxy(&http, many), "/healthz", "").status, 200);
     assert!(is_closed(open.remove(0)), "it takes the place of the client's oldest one");
     assert_eq!(get(behind_proxy(&http, few), "/healthz", "").status, 200);
-    let line = http.daemon.logged_message("a client has its share of a limit");
+    let line = http.daemon.logged_message("a client has used up its share of a limit");
     assert_eq!((text(&line, "client"), text(&line, "limit")), ("203.0.113.7", "HTTP connections"));
 }
 

@@ -75,7 +75,7 @@ fn unfinished_handshakes_of_a_client_take_only_its_share_of_the_memory() {
             stream
         })
         .collect();
-    eventually("the client has its share", || honest.stat("refused_shares") > 0);
+    eventually("the client has used up its share", || honest.stat("refused_shares") > 0);
     many[0].set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(!matches!(many[0].read(&mut [0]), Ok(1..)), "the oldest ones are closed");
     eventually("the memory is free", || honest.stat("used_memory") < 5 << 20);
@@ -84,7 +84,7 @@ fn unfinished_handshakes_of_a_client_take_only_its_share_of_the_memory() {
     while client.is_handshaking() {
         client.complete_io(&mut slow).unwrap();
     }
-    let line = daemon.logged_message("a client has its share of a limit");
+    let line = daemon.logged_message("a client has used up its share of a limit");
     assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.1", "memory_max"));
 }
 

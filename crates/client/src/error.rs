@@ -307,8 +307,8 @@ pub enum Lost {
         stop the work"
     )]
     Unreachable,
-    /// The lease could not be renewed: a server is there, and refuses this client, or cannot be trusted. The log (`tracing`) has the
-    /// reason.
+    /// The lease could not be renewed: a server is there, and refuses this client, or cannot be trusted. The log (`tracing`) has
+    /// the reason.
     #[error(
         "the lease could not be renewed because the server refused this client or is not trusted (the log has the reason), \
         and the resources may be granted to others; stop the work"
@@ -528,8 +528,8 @@ pub enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// Whether it comes from what the server and the client are set up with. The others may be faults of the network, or come from
-    /// a server that is being stopped.
+    /// Whether it comes from what the server and the client are set up with. The others may be faults of the network, or come
+    /// from a server that is being stopped.
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
     }
@@ -585,7 +585,7 @@ fn limit_advice(reached: Option<ReachedLimit>) -> String {
     };
     if is_share {
         return format!(
-            "this client has its share of what the server has room for ({key} = {max} for each client); {what_to_do}, or \
+            "this client has used up its share of what the server has room for ({key} = {max} for each client); {what_to_do}, or \
              raise client_share or {key} in the server's configuration",
             key = limit.key()
         );

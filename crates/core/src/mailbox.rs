@@ -97,7 +97,7 @@ impl Mailbox {
         Self { client: Some(client), owner, ..Self::default() }
     }
 
-    /// The client that the connection counts for.
+    /// The client whose shares the connection counts against.
     pub(super) fn owner(&self) -> Option<ClientKey> {
         self.identity_key.get().copied().or(self.owner)
     }

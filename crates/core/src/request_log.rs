@@ -112,7 +112,7 @@ impl<R: Reply> RequestLog<R> {
         self.bytes = self.bytes + bytes - before.as_ref().map_or(0, entry_bytes);
     }
 
-    /// What the replies count for in the memory of their client, in bytes.
+    /// The bytes that the replies count against the memory share of their client.
     pub(super) fn counted_bytes(&self) -> usize {
         self.bytes - self.bytes % COUNTED_STEP
     }

@@ -226,7 +226,8 @@ impl OpenConnection {
     }
 }
 
-/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, or the client has its share.
+/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, or the client has used up its
+/// share.
 async fn client_behind<S>(
     admission: &mut Admission,
     stream: &mut S,

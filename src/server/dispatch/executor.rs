@@ -38,7 +38,7 @@ pub(in crate::server) struct Executor<'a> {
     pub(in crate::server) tally: Tally,
     /// Extended requests executed so far.
     pub(in crate::server) extended_requests: usize,
-    /// The number of requests for which the client is slowed down: it has its share, or lacks the right.
+    /// The number of requests for which the client is slowed down: it has used up its share, or lacks the right.
     pub(in crate::server) slowing_requests: Cell<u32>,
 }
 

@@ -49,7 +49,7 @@ impl Executor<'_> {
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             if let Extended::Hello { credentials, .. } = request {
-                // First, because the shares of the connection are counted for the identity that this proves.
+                // First, because the shares of the connection are those of the identity that this proves.
                 self.authenticate(credentials, out)?;
             }
             self.extended.join(self.server);

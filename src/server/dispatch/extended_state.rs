@@ -214,7 +214,7 @@ impl ExtendedState {
         self.lacks_rights = false;
     }
 
-    /// Makes the connection known to the ledger, unless it is known already. Its shares are counted for the identity that it has
+    /// Makes the connection known to the ledger, unless it is known already. Its shares are those of the identity that it has
     /// proven by now, if there is one.
     pub(super) fn join(&mut self, server: &Server) {
         if !self.has_joined {

@@ -1,10 +1,10 @@
 //! The connections of the listener: how many there are, what they receive, and how long their clients take to receive answers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
-//! them are in use. No client is refused: another connection is closed for a further one. So a probe is answered while
-//! other clients open connections and send nothing. Connections whose last request was a short one for a lease, which may
-//! wait, count for a limit of their own instead, with shares too, and are never closed for others. Nothing is written to a client
-//! past the deadline of a leader.
+//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of them
+//! are in use. No client is refused: another connection is closed for a further one. So a probe is answered while other clients
+//! open connections and send nothing. Connections whose last request was a short one for a lease, which may wait, count against a
+//! limit of their own instead, with shares too, and are never closed for others. Nothing is written to a client past the deadline
+//! of a leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -150,7 +150,7 @@ impl OpenConnection {
         });
     }
 
-    /// Counts the connection for its client. If that has its share, another one of its connections is closed.
+    /// Counts the connection for its client. If that has used up its share, another one of its connections is closed.
     pub(super) fn count_client(&self, client: ClientAddress) {
         let shared = &self.shared;
         self.connections.with(|connections| connections.count_client(shared, self.number, client));
@@ -243,7 +243,7 @@ impl Open {
         self.general.insert(number, connection);
     }
 
-    /// Counts a connection in general for its client. If that has its share, another one of its connections is closed.
+    /// Counts a connection in general for its client. If that has used up its share, another one of its connections is closed.
     fn count_client(&mut self, shared: &Shared, number: u64, client: ClientAddress) {
         let enter = |in_use| {
             let (name, of) = ("HTTP connections", &[ConnectionKind::Http]);
@@ -266,7 +266,7 @@ impl Open {
         }
     }
 
-    /// Counts a connection for leases; `None`: there are as many as there may be, or the client has its share.
+    /// Counts a connection for leases; `None`: there are as many as there may be, or the client has used up its share.
     fn count_lease(&self, shared: &Shared, client: ClientAddress) -> Option<Counted> {
         let (max, in_use) = (shared.config().http.lease_connections_max as usize, self.leases.len());
         let limit = ConnectionLimit {

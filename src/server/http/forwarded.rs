@@ -1,4 +1,5 @@
-//! The leader's part of forwarded requests: each is answered as one of its own clients, and counts for the client that it states.
+//! The leader's part of forwarded requests: each is answered as one of its own clients, and counts against the
+//! shares of the client that it states.
 //!
 //! The node that forwards it has checked its host, origin and content type, and has proven that it is a node.
 

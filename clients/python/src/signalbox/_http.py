@@ -134,7 +134,7 @@ class Token:
     """The token of a client, which is read again at each connection and after a refusal, if it comes from a file."""
 
     def __init__(self, token: str | None, file: str | os.PathLike[str] | None) -> None:
-        """Raises Misuse if it cannot be read, or is no token."""
+        """Raises Misuse if it cannot be read, or is not a token."""
         self._file = None if file is None else Path(file)
         self._is_readable = True
         try:

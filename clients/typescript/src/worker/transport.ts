@@ -163,7 +163,7 @@ export class Transport {
   async #ask(server: Server, path: string, text: string, timeoutMs: number, signal?: AbortSignal): Promise<Answer> {
     signal?.throwIfAborted();
     if (path === "release") {
-      // It needs no token, so a wrong one is no matter.
+      // It needs no token, so a wrong one does no harm.
       return server.exchange(path, text, undefined, timeoutMs, signal);
     }
     let token = this.#token.current();
@@ -272,11 +272,11 @@ class Server {
   /** Why a request has failed, in one line. */
   #noAnswer({ code = "", message }: NodeJS.ErrnoException, isUntrusted: boolean): NoAnswer {
     const listener = "give the HTTP listener (--http-port) of the server";
-    // A first line that is none of HTTP. Other errors of the parser may be those of an answer that was cut off.
+    // A first line that is not HTTP. Other errors of the parser may be those of an answer that was cut off.
     if (code === "HPE_INVALID_CONSTANT") {
       return new NoAnswer(`${this.#url} does not speak HTTP: ${listener}, with https: if it has TLS`, { hopeless: "Misuse" });
     }
-    // What OpenSSL says of a first record that is none of TLS.
+    // OpenSSL's message for a first record that is not TLS.
     if (/:(wrong version number|unexpected message|packet length too long)/.test(message)) {
       return new NoAnswer(`${this.#url} does not speak TLS: ${listener}, with http: if it has no TLS`, { hopeless: "Misuse" });
     }

@@ -17,7 +17,7 @@
 //! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `connect`, `keyed`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
 //! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `await_idle` |
-//! | what others learn of a change, and what it counts for | `repeated`, `replies`, `watch`, `records`, `history`, `shares` |
+//! | how others learn of a change, and whose share it uses | `repeated`, `replies`, `watch`, `records`, `history`, `shares` |
 //!
 //! An AcquireGrant that waits: `acquire` finds out in `replies` whether it is repeated, adds a waiter to `grants`, and has
 //! `serve` take each name or join its queue in `queues`. A release serves the queue in `serve` again; `records` stores the

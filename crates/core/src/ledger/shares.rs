@@ -1,8 +1,8 @@
 //! What each client has of sessions, waiters, watches and memory, and its share of them (`docs/semantics.md`, "Shares of
 //! clients").
 //!
-//! A leased session, and what waits in it, counts for the client that attached to it last. One that no connection attached
-//! to since a restart counts for none.
+//! A leased session, and what waits in it, counts against the shares of the client that attached to it last. As long as
+//! no connection has attached to it since a restart, it counts against none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ use crate::state::Core;
 use signalbox_model::{ConnectionId, GrantId, Limit, Refusal, SessionId};
 
 impl Core {
-    /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
-    /// refused.
+    /// Whether the client of a connection has used up its share of sessions, so that another one takes the place of one of them,
+    /// or is refused.
     pub fn has_reached_session_share(&self, connection: ConnectionId) -> bool {
         let ledger = &*self.ledger();
         ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
@@ -57,7 +57,7 @@ impl Ledger {
         self.clients.subtract(state.owner(), Counted::Bytes, bytes);
     }
 
-    /// Refuses a request of a connection that needs memory, once there is too little, or its client has its share.
+    /// Refuses a request of a connection that needs memory, once there is too little, or its client has used up its share.
     pub(super) fn check_memory(&mut self, connection: ConnectionId) -> Result<(), Refusal> {
         self.check_memory_uncounted(connection).inspect_err(|_| self.counts.limited += 1)
     }
@@ -125,7 +125,7 @@ impl Ledger {
         lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
     }
 
-    /// The memory that is counted for each session is the sum over its grants, watches, waiting requests and replies.
+    /// Checks that the memory of each session is the sum over its grants, watches, waiting requests and replies.
     fn check_bytes(&self) -> Result<(), String> {
         let mut grants = BTreeMap::<SessionId, usize>::new();
         for (_, grant) in self.grants.iter() {

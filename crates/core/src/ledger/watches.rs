@@ -55,7 +55,7 @@ impl Watch {
         self.scope.contains(name)
     }
 
-    /// What it counts for in the memory of its client, in bytes: its entries in the tables, and its name in two of them.
+    /// The bytes that it counts against the memory share of its client: its entries in the tables, and its name in two of them.
     pub(super) fn bytes(&self) -> usize {
         let (Scope::Name(name) | Scope::Prefix(name)) = &self.scope;
         WATCH_BYTES + 2 * name.len()

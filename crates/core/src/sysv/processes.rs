@@ -1,8 +1,8 @@
 //! All processes: their connections, their requests, and when they end.
 //!
 //! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
-//! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
-//! attached to it last.
+//! connections has none; a process that is ending has no connection; a process counts against the share of the client whose
+//! connection attached to it last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -31,13 +31,14 @@ pub(super) struct Process {
     /// Its last client; `None`: it had none since the start of the server.
     pub(super) client: Option<SessionClient>,
     connections: BTreeSet<ConnectionId>,
-    /// The client that it counts for; `None`: no connection has attached since a restart, or its client is not counted.
+    /// The client whose shares it counts against; `None`: no connection has attached since a restart, or its client is not
+    /// counted.
     owner: Option<ClientKey>,
     /// How long it lives on without a connection although its connections are closed, because it announced that.
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
     pub(super) log: RequestLog<Reply>,
-    /// Its calls that wait. They count for the client that the process counts for.
+    /// Its calls that wait. They count against the shares of the same client.
     waiting: BTreeMap<RequestId, (SetId, WaiterId)>,
     /// What these calls take of the memory.
     waiting_bytes: usize,
@@ -149,7 +150,7 @@ impl Process {
         &self.waiting
     }
 
-    /// What the process counts for in the memory of its client, in bytes.
+    /// The bytes that the process counts against the memory share of its client.
     fn bytes(&self) -> usize {
         PROCESS_BYTES
             + size_of_val::<[_]>(&self.record.groups)
@@ -158,7 +159,7 @@ impl Process {
             + self.log.counted_bytes()
     }
 
-    /// Checks the bytes that count for its waiting calls, which take this many, and for its results.
+    /// Checks the counted bytes of its waiting calls, which take this many, and of its results.
     pub(super) fn check_bytes(&self, waiting_bytes: usize) -> Result<(), String> {
         if waiting_bytes != self.waiting_bytes {
             let counted = self.waiting_bytes;

@@ -96,7 +96,7 @@ impl Waiter {
         several.into_iter().chain(taking.map(|operation| List::Takers(operation.number)))
     }
 
-    /// What it counts for in the memory of its client, in bytes.
+    /// The bytes that it counts against the memory share of its client.
     pub(super) fn bytes(&self) -> usize {
         WAITER_BYTES + size_of_val::<[_]>(&self.operations)
     }

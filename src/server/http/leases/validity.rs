@@ -1,7 +1,7 @@
 //! How long a client may believe in its lease: the one place in which the margin for clocks is.
 //!
-//! The server counts from when it received the request, and the client from before it sent it, which is earlier. So what the
-//! request took on its way, or waited, is no matter.
+//! The server counts from when it received the request, and the client from before it sent it, which is earlier. So the
+//! time that the request spent in the network, or waited, makes no difference.
 
 /// By how many hundredths a client's clock may run slower than the server's (`docs/semantics.md`, "Sessions and leases").
 const MARGIN_PERCENT: u64 = 4;

@@ -40,8 +40,8 @@ impl SessionState {
         state
     }
 
-    /// What a leased session by itself counts for in the memory of its client, in bytes; nothing of a connection's session,
-    /// whose number is limited by the connections.
+    /// The bytes that a leased session by itself counts against the memory share of its client; 0 for the session of a
+    /// connection, because connections are limited themselves.
     pub(in crate::ledger) fn own_bytes(&self) -> usize {
         match self.kind {
             SessionKind::Connection { .. } => 0,
@@ -57,7 +57,7 @@ impl SessionState {
         self.owner
     }
 
-    /// Sets whose shares the session is counted for, and returns whose it was.
+    /// Sets the client whose shares the session counts against, and returns the previous one.
     pub(in crate::ledger) fn set_owner(&mut self, owner: Option<ClientKey>) -> Option<ClientKey> {
         mem::replace(&mut self.owner, owner)
     }
@@ -163,7 +163,7 @@ impl SessionState {
         self.waiting
     }
 
-    /// What the session counts for in the memory of its client, in bytes: itself, its cached replies, and what was added.
+    /// The bytes that the session counts against the memory share of its client: itself, its cached replies, and what was added.
     pub(in crate::ledger) fn bytes(&self) -> usize {
         self.bytes + self.log.counted_bytes()
     }
