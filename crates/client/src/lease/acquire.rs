@@ -24,7 +24,7 @@ impl Client {
         Acquire(AcquireRequest::new(self, vec![Claim::limit(name)]))
     }
 
-    /// Requests resources of a semaphore; its capacity comes next.
+    /// Begins a request for a semaphore; [`Semaphore::capacity`] or [`Semaphore::declared`] completes it.
     ///
     #[doc = example!(
         "client: Client",
@@ -35,7 +35,7 @@ impl Client {
         Semaphore { client: self, name: name.as_ref().to_vec() }
     }
 
-    /// Requests resources of a counter; its maximum comes next.
+    /// Begins a request for a counter; [`Counter::maximum`] completes it.
     ///
     #[doc = example!("client: Client", r#"let permit = client.counter("tenant/7").maximum(8).try_acquire().await?;"#)]
     pub fn counter(&self, name: impl AsRef<[u8]>) -> Counter<'_> {
@@ -240,8 +240,8 @@ impl<'a> AcquireRequest<'a> {
 }
 
 /// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is lost, and it
-/// queues again in another session. Sessions that never had a stable connection do not extend the time after which the acquire
-/// fails as unreachable: it counts from when the first of them had none.
+/// queues again in another session. The time after which the acquire fails as unreachable counts from the call, or from when one of
+/// these sessions last had a stable connection.
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let mut asked_at = client.now();
     loop {

@@ -87,8 +87,8 @@ enum Phase {
     Ended(Lost),
 }
 
-/// The way from a connection that another node relays to one to the leader of the cluster, or from one with a token that the
-/// server refuses to one with the token that has replaced it.
+/// The move of the session to a second connection: from one that another node relays to one to the leader of the cluster, or from
+/// one with a token that the server refuses to one with the token that has replaced it.
 enum Approach {
     None,
     /// The server at this address is asked beside the present connection.
@@ -218,7 +218,7 @@ impl Driver {
         }
     }
 
-    /// Why an acquire ends that another session can repeat.
+    /// The failure of an acquire that another session can repeat.
     fn session_ended(&self) -> AcquireFailure {
         let down_since = self.reconnect.down_since().unwrap_or_else(|| self.now());
         AcquireFailure::SessionEnded { down_since: Some(down_since) }
@@ -288,7 +288,7 @@ impl Driver {
             return;
         }
         self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
-        // Before the server grants what they hold to others.
+        // Before the close, after which the server grants to others what the permits hold.
         self.grants.lose_all(Lost::Stopped);
         self.stay();
         if self.link.is_attached() {
@@ -318,8 +318,8 @@ impl Driver {
         canceled.into_iter().for_each(|id| self.send_cancel(id));
     }
 
-    /// Sends a request that is not numbered. If there is no connection, or it has ended, what it is for happens with the next one:
-    /// canceled requests are repeated as such, all grants are verified, and a session that ends is closed.
+    /// Sends a request without an id. If there is no connection, or it has ended, nothing is lost, since the next connection
+    /// begins with the same: canceled requests are repeated as such, all grants are verified, and a session that ends is closed.
     fn post(&mut self, request: Extended<'_>, tag: Tag) {
         if let Some(connection) = self.link.connection_mut() {
             drop(connection.post(request, tag));
@@ -388,8 +388,8 @@ impl Driver {
         }
     }
 
-    /// The server received a request after it was sent, and renewed the lease: it does so for every request of a client that may
-    /// acquire. Answers to KeepAlive and to acquires prove that it may, and others do not.
+    /// The server received a request that was sent at this moment, and renewed the lease, as it does for every request of a
+    /// client that may acquire. Only answers to KeepAlive and to acquires prove that this client may.
     fn renewed(&mut self, sent: Moment) {
         let Some(session) = self.session else { return };
         self.reconnect.renewed();
@@ -401,7 +401,7 @@ impl Driver {
         }
     }
 
-    /// The answer to a numbered request, or that it is queued.
+    /// Handles the answer to a request with an id, or the notice that it is queued.
     fn handle_answer(&mut self, id: RequestId, frame: &ResponseFrame) {
         if frame.status == Status::Queued.code() {
             match frame.queued() {
@@ -468,7 +468,8 @@ impl Driver {
         }
     }
 
-    /// Asks the server whether a grant is held and not being revoked: a notice may have gone to an earlier connection.
+    /// Asks the server whether a grant is held and not being revoked, because a notice of that may have been sent to an earlier
+    /// connection.
     fn verify(&mut self, grant: GrantId) {
         let sent = self.now();
         self.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent });
@@ -529,8 +530,8 @@ impl Driver {
             leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
     }
 
-    /// The server has refused a request because the client lacks a right. If the token was replaced since it was shown, the session moves to a
-    /// connection that shows the other one.
+    /// The server has refused a request because the client lacks a right. If the token was replaced since it was shown, the
+    /// session moves to a connection that shows the other one.
     fn show_another_token(&mut self) {
         if self.may_move()
             && let Approach::None = self.approach
@@ -547,7 +548,7 @@ impl Driver {
             && matches!(self.sharing, Sharing::Shared)
     }
 
-    /// The session does not move to the leader, unless it moves already.
+    /// Gives up a move of the session that has not begun yet.
     fn stay(&mut self) {
         if let Approach::Greeting(..) = self.approach {
             self.approach = Approach::None;

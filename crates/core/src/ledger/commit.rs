@@ -4,9 +4,9 @@
 //! The semaphore sets have a journal of their own, because they have a lock of their own. A batch has changes of one of the
 //! two, in turn; neither refers to records of the other.
 //!
-//! If the store fails, nothing is taken back: every request that waits for it is answered. A grant or a session whose client
+//! If the store fails, nothing is rolled back: every request that waits for it is answered. A grant or a session whose client
 //! was not told of it ends as any other does, and its end is stored after its beginning. Releases, closes and revocations
-//! stand, and a changed declaration takes effect when the store works again. Until then, nothing new is granted or changed
+//! are final, and a changed declaration takes effect when the store works again. Until then, nothing new is granted or changed
 //! that would have to be stored.
 
 use std::sync::Arc;
