@@ -1,7 +1,7 @@
 //! Reads a configuration file, in either language, and then the variables of the environment.
 //!
 //! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its value
-//! is written as in yrmcds.conf. A variable that begins like this and is of no key is an error, because a server that
+//! is written as in yrmcds.conf. A variable with this prefix that belongs to no key is an error, because a server that
 //! ignored it would run with another configuration than intended. Only those that Kubernetes makes are ignored.
 //!
 //! A reload reads them again, and compares the two configurations.
@@ -40,7 +40,8 @@ pub struct Loaded {
     origins: BTreeMap<&'static str, Origin>,
     /// The mistakes in the file and the environment. The configuration does not have those lines and variables.
     mistakes: Vec<String>,
-    /// The keys whose values are not known, because they were refused or their names are misspelt; `None`: lines could not be read, so it is not known.
+    /// The keys whose values are not known, because they were refused or their names are misspelt. `None`: some lines could not
+    /// be read, so this could be any key.
     refused: Option<Vec<&'static str>>,
 }
 
@@ -156,7 +157,9 @@ impl Loaded {
                 Some(close) => format!("did you mean {}?", variable_of(close)),
                 None => "remove it from the environment".to_owned(),
             };
-            return Err(format!("{variable}: this environment variable is of no key of signalbox; {advice}"));
+            return Err(format!(
+                "{variable}: this environment variable belongs to no key of signalbox; {advice}"
+            ));
         };
         let refused =
             |value: String, allowed: String| Err(format!("{variable} = {value}: must be {allowed}"));
@@ -198,7 +201,7 @@ impl Loaded {
         if mistakes.is_empty() { Ok(()) } else { Err(ConfigError(mistakes)) }
     }
 
-    /// The same, if nothing is wrong with the file and the environment.
+    /// Fails with the mistakes of the file and the environment, if there are any.
     fn without_mistakes(self) -> Result<Self, ConfigError> {
         if self.mistakes.is_empty() { Ok(self) } else { Err(ConfigError(self.mistakes)) }
     }
@@ -262,7 +265,7 @@ impl Config {
     }
 }
 
-/// What a [`Change`] of a declared semaphore has as its key.
+/// The key of a [`Change`] of a declared semaphore.
 pub(crate) fn declaration_key(name: &str) -> String {
     format!("semaphore.declare \"{}\"", name.escape_default())
 }

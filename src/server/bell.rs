@@ -37,7 +37,7 @@ impl Bell {
         self.is_ending.load(Ordering::Acquire)
     }
 
-    /// Has the thread end, and waits for that, but not longer than this. Returns whether it has ended.
+    /// Asks the thread to end, and waits for that, but not longer than this. Returns whether it has ended.
     pub(super) fn end(&self, thread: &JoinHandle<()>, wait_max: Duration) -> bool {
         self.is_ending.store(true, Ordering::Release);
         self.ring();

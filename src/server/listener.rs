@@ -117,8 +117,8 @@ pub(super) async fn accept_all<L: Listener>(
     }
 }
 
-/// Has a connection served, unless the port or the client has as many as it may have: then it is closed. Returns false if it
-/// was refused so.
+/// Hands a connection to a worker, unless the port or the client has reached its limit: then it is closed. Returns whether it
+/// was handed over.
 pub(super) fn admit<L: Listener>(
     server: &Arc<Server>,
     namespace: Namespace,

@@ -121,8 +121,8 @@ impl Server {
         committed
     }
 
-    /// Declares the semaphores of the configuration in force. Those that cannot be declared so are logged; returns their names. One
-    /// whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
+    /// Declares the semaphores of the configuration in force. Those that cannot be declared so are logged; returns their names.
+    /// One whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
     pub(super) fn declare_configured(&self) -> Vec<Box<[u8]>> {
         let mut later = lock(&self.declared_later);
         let refused = self.core.declare_configured(&declarations(&self.config()), self.moment());
@@ -211,7 +211,7 @@ impl Writer {
         Ok(Self { bell, thread })
     }
 
-    /// Has the thread store the last changes and end, and waits for that, but not for ever.
+    /// Asks the thread to store the last changes and end, and waits for that, but not for ever.
     pub(super) fn end(self) {
         if !self.bell.end(&self.thread, END_MAX) {
             error!(

@@ -126,7 +126,7 @@ impl Worker {
         })
     }
 
-    /// Has the thread end.
+    /// Asks the thread to end.
     fn end(&self) -> Option<JoinHandle<()>> {
         let (_, thread) = lock(&self.alive).take()?;
         Some(thread)

@@ -342,7 +342,10 @@ fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
         ("SIGNALBOX_CONFIG_", "remove it from the environment"),
     ] {
         let error = mistake_in(&[(variable, "1")]);
-        assert_eq!(error, format!("{variable}: this environment variable is of no key of signalbox; {end}"));
+        assert_eq!(
+            error,
+            format!("{variable}: this environment variable belongs to no key of signalbox; {end}")
+        );
     }
     let error = mistake_in(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]);
     assert!(error.ends_with("only a file in TOML can have"), "{error}");

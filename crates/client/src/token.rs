@@ -104,8 +104,8 @@ impl Token {
         self.secret.0 == other.secret.0
     }
 
-    /// Has the token also shown over connections without TLS to other machines, where others may read it, as
-    /// `access.tokens_over_plain` has the server accept it. Otherwise such a connection fails with
+    /// Allows the client to show the token also over connections without TLS to other machines, where others may read it. The
+    /// server accepts it there only with `access.tokens_over_plain`. Otherwise such a connection fails with
     /// [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
     ///
     #[doc = example!("", r#"let token = Token::new("sbx_0123456789abcdef_0123").over_plain();"#)]

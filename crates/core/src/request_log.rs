@@ -22,7 +22,7 @@ pub(super) trait Reply {
     /// What it takes of the memory beside its entry, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether the request is not answered yet, and the client does not wait for that to raise the floor.
+    /// Whether the request is not answered yet, and clients raise the floor past it nevertheless.
     fn is_late(&self) -> bool {
         false
     }

@@ -13,10 +13,10 @@
 //!   a consistent state. No lock is held while a call waits; the shared state is lists that only grow, of atomics.
 //! - After its first call, a thread that calls `semop` allocates nothing.
 //!
-//! From the outside inwards: `entry`, `exec` and `dlopen` are called by the program, and `loaded` before it runs; `call` performs one call
-//! across lost connections; `process` is the process on the server and its connections; `connection` sends one request
-//! and waits for its response; `servers` has the addresses to connect to, and `token` what proves to them what the program
-//! may do; `socket` and `signals` are the system.
+//! From the outside inwards: `entry`, `exec` and `dlopen` are called by the program, and `loaded` before it runs; `call` performs
+//! one call across lost connections; `process` is the process on the server and its connections; `connection` sends one request
+//! and waits for its response; `servers` has the addresses to connect to, and `token` what proves to them what the program may
+//! do; `socket` and `signals` are the system.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -78,9 +78,9 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Has the children of forks forget the process: the child of a fork is another process. It has no adjustments, and must not use the
-/// connections of its parent. A child that was made without `fork` (by the system call `clone`) has another process id, and
-/// therefore no process in the list; it keeps the inherited descriptors until it ends or runs another program.
+/// Makes the children of forks forget the process: the child of a fork is another process. It has no adjustments, and must not
+/// use the connections of its parent. A child that was made without `fork` (by the system call `clone`) has another process id,
+/// and therefore no process in the list; it keeps the inherited descriptors until it ends or runs another program.
 fn watch_forks() {
     // SAFETY: the function stays where it is, as the library is never unloaded: it is loaded before the program.
     unsafe { pthread_atfork(None, None, Some(in_child)) };

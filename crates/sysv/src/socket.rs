@@ -84,7 +84,7 @@ impl Socket {
         self.0
     }
 
-    /// Has the peer notice a lost connection instead of a regular end.
+    /// Makes the connection end at the peer as a lost one, not as one that was closed regularly.
     pub fn reset_when_closed(&self) {
         if self.0.is_open() {
             // A failure leaves the regular end.

@@ -1,4 +1,4 @@
-//! One connection: it reads requests, has them executed, and writes the responses.
+//! One connection: it reads requests, passes them on for execution, and writes the responses.
 //!
 //! A connection is a state machine that works in turns. [`Inbound`] has the start of an incomplete frame,
 //! [`Activity`] what the connection does now, with the requests and the response in progress, and [`Outbound`] what the peer

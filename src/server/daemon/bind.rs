@@ -95,7 +95,7 @@ fn with_port(inherited: &mut Vec<TcpListener>, port: u16) -> Vec<TcpListener> {
     inherited.extract_if(.., has_port).collect()
 }
 
-/// Has the bound ports accept connections.
+/// Starts listening on the bound ports.
 pub(super) fn listen(listeners: &[(Namespace, TcpListener)]) -> Result<(), DaemonError> {
     listeners.iter().try_for_each(|(namespace, listener)| {
         let port = listener.local_addr()?.port();
@@ -103,7 +103,7 @@ pub(super) fn listen(listeners: &[(Namespace, TcpListener)]) -> Result<(), Daemo
     })
 }
 
-/// Has a bound socket accept connections.
+/// Starts listening on a bound socket.
 pub(super) fn listen_on(listener: &TcpListener) -> io::Result<()> {
     SockRef::from(listener).listen(BACKLOG)
 }

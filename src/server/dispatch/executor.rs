@@ -108,7 +108,7 @@ impl Executor<'_> {
         true
     }
 
-    /// Has the client slowed down for a request.
+    /// Notes one more request for which the client is slowed down.
     pub(super) fn slow_down(&self) {
         self.slowing_requests.set(self.slowing_requests.get().saturating_add(1));
     }

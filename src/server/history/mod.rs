@@ -35,7 +35,7 @@ struct Thread {
 }
 
 impl History {
-    /// Has the file opened again soon, and created if it was moved away.
+    /// Asks the writer to open the file again soon, and to create it if it was moved away.
     pub(super) fn reopen(&self) {
         if let Some(thread) = self.thread.get() {
             thread.is_moved.store(true, Ordering::Release);
@@ -43,7 +43,7 @@ impl History {
         }
     }
 
-    /// Has the last lines written, and waits for that, but not for ever.
+    /// Asks the writer to write the last lines, and waits for that, but not for ever.
     pub(super) fn end(&self) {
         let Some(thread) = self.thread.get() else { return };
         if !thread.bell.end(&thread.handle, END_MAX) {

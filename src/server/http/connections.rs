@@ -120,7 +120,7 @@ impl OpenConnection {
         (Self { connections, shared, number, input: Input::default() }, closed)
     }
 
-    /// Has the connection count among those for leases from now on. Returns whether there is room.
+    /// Counts the connection among those for leases from now on. Returns whether there is room.
     pub(super) fn use_for_leases(&self) -> bool {
         let (shared, number) = (&self.shared, self.number);
         self.connections.with(|connections| {
@@ -137,7 +137,7 @@ impl OpenConnection {
         })
     }
 
-    /// Has the connection, which answers a request, count among those in general from now on.
+    /// Counts the connection, which answers a request, among those in general from now on.
     pub(super) fn use_for_anything(&self) {
         let (shared, number) = (&self.shared, self.number);
         self.connections.with(|connections| {

@@ -96,7 +96,8 @@ impl Forwarder {
         Self { outgoing, connection: Mutex::default() }
     }
 
-    /// Has the leader answer a request; `None`: this node leads by now. Fails if there has been no leader for `cluster.hold`.
+    /// Forwards a request to the leader, and returns its answer; `None`: this node leads by now. Fails if there has been no
+    /// leader for `cluster.hold`.
     pub(super) async fn forward(
         &self,
         access: &Access,

@@ -160,7 +160,7 @@ impl EtcdClient {
         })
     }
 
-    /// The error that a failed call to a member is for the caller; a connection that may be stuck is dropped.
+    /// Translates the failure of a call to a member into an error for the caller. Drops the connection if it may be stuck.
     fn call_error(&mut self, member: usize, failure: &Failure) -> CallError {
         let MemberConnection { url, connection, .. } = &mut self.members[member];
         match failure.meaning() {

@@ -12,7 +12,7 @@ use crate::outcome::Token;
 use crate::time::{Due, MonotonicMs};
 use signalbox_model::{ConnectionId, Idle, Namespace};
 
-/// A request, by its connection and the connection's name for it.
+/// A request, by its connection and the token with which the connection identifies it.
 pub(super) type IdleRequest = (ConnectionId, Token);
 
 /// Requests that wait for the same level or slot, in the order of their arrival.

@@ -236,7 +236,7 @@ impl Ledger {
         true
     }
 
-    /// Has a session end at this time by [`Self::expire`], and informs its client. Returns when it ends.
+    /// Revokes a session, so that [`Self::expire`] ends it at this time, and informs its client. Returns when it ends.
     fn revoke_session_at(
         &mut self,
         session: SessionId,

@@ -38,7 +38,8 @@ impl Ledger {
         context.registry(SEMAPHORES).collect(object, context.interval);
     }
 
-    /// Ends removals that were under way when the process ended, after everything was restored. Grace periods start again.
+    /// Continues the removals that were in progress when the process ended; called after everything was restored. Grace periods
+    /// start again.
     pub(super) fn resume_removals(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
         let is_removed =
             |declaration: &DeclarationRecord| declaration.removing || declaration.evicted_grace_ms.is_some();
@@ -54,7 +55,7 @@ impl Ledger {
         }
     }
 
-    /// Has the waiters of a removed semaphore refused, and its holders evicted if it was removed at once.
+    /// Lets the backlog refuse the waiters of a removed semaphore, and evict its holders if it was removed at once.
     pub(super) fn refuse_and_evict_later(
         &mut self,
         object: &ObjectRef,
@@ -70,14 +71,15 @@ impl Ledger {
         self.alarm.ring(Due::Now);
     }
 
-    /// Has grants with ids below `removed`, and connections that hold by plain Acquires, lose a semaphore at this time.
+    /// Lets the backlog take a semaphore at this time from grants with ids below `removed`, and from connections that hold it by
+    /// plain Acquires.
     fn evict_later(&mut self, object: &ObjectRef, at: MonotonicMs, removed: GrantId) {
         let plain: Vec<_> = object.holdings().into_iter().map(|(connection, _)| connection).collect();
         let (object, plain) = (object.clone(), plain.into_iter());
         self.backlog.push(Task::Evict(Eviction { object, at, after: None, removed, plain }));
     }
 
-    /// Has the waiters refused that a semaphore can never satisfy, and all with ids below `removed`.
+    /// Lets the backlog refuse the waiters that a semaphore can never satisfy, and all waiters with ids below `removed`.
     pub(super) fn refuse_waiters_later(&mut self, object: &ObjectRef, removed: Option<GrantId>) {
         self.backlog.push(Task::RefuseWaiters(RefuseWaiters {
             object: object.clone(),
@@ -86,7 +88,8 @@ impl Ledger {
         }));
     }
 
-    /// Refuses some waiters of a semaphore that shrank or is being removed. Returns the work that it was.
+    /// Refuses some waiters of a semaphore that shrank or is being removed. Returns how much work that was, as the backlog counts
+    /// it.
     pub(super) fn refuse_some_waiters(&mut self, task: RefuseWaiters, context: LedgerContext<'_>) -> usize {
         let RefuseWaiters { object, after, removed } = task;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);

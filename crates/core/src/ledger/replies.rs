@@ -203,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// Has the reply to a request wait for a commit of everything so far. There is a store.
+    /// Delays the reply to a request until everything so far is committed. There is a store.
     pub(super) fn reply_on_commit(&mut self, session: SessionId, request: RequestId, pending: PendingReply) {
         if self.is_durable(session)
             && let Some(record) = pending.reply.record(session, request)

@@ -11,7 +11,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::outcome::Token;
 use signalbox_model::{ConnectionId, Event, Namespace, Scope};
 
-/// A watch, by its connection and the connection's name for it.
+/// A watch, by its connection and the token with which the connection identifies it.
 pub(super) type WatchId = (ConnectionId, Token);
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What all calls share: each is made once for all requests with its number, and answered at once or later.
+//! The common part of all calls: a call is performed once, however often its request is repeated, and answered at once or later.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub struct SysvCall {
     pub connection: ConnectionId,
     /// The request's number within its process.
     pub ids: RequestIds,
-    /// The connection's name for the request; a late answer carries it.
+    /// Identifies the request within its connection; a late answer carries it.
     pub token: Token,
     /// Who calls.
     pub caller: Caller,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SysvOutcome {
     /// The call has a result.
@@ -49,7 +49,7 @@ impl Sysv {
     pub(super) fn begin(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
         let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
         let found = self.processes.change(process, |acting| {
-            // The program was not replaced after all.
+            // The process announced that it would replace its program (exec). As it sends a call, it has not.
             acting.grace_ms = None;
             let forgotten = &mut acting.forgotten;
             let forget = |request, reply: Reply| {
@@ -64,7 +64,7 @@ impl Sysv {
         Ok((process, found.ok_or(Refusal::NoSuchSession)??))
     }
 
-    /// Makes a call that does not wait for a set, once for all requests with its number. `is_durable`: whether its result
+    /// Makes a call that does not wait for a set, unless its request is repeated. `is_durable`: whether its result
     /// depends on a durable set; `make` returns whether it has changed one.
     pub(super) fn once(
         &mut self,
@@ -72,7 +72,7 @@ impl Sysv {
         is_durable: bool,
         make: impl FnOnce(&mut Self, ProcessId) -> Result<(SetAnswer, bool), Errno>,
     ) -> SysvOutcome {
-        // The request with the number of a call that waits was another one.
+        // The number belongs to another request, since calls made here never wait.
         let stale = |_: &mut Self, _, _| SysvOutcome::Refused(Refusal::StaleRequest);
         match self.first_time(call, is_durable, stale) {
             Ok(process) => {
@@ -83,8 +83,8 @@ impl Sysv {
         }
     }
 
-    /// The process that makes a call now. Otherwise the outcome: the request was made before, or its result depends on a
-    /// durable set and the store fails. `waiting` is the outcome if the request waits for a set.
+    /// Returns the process that is to make the call now. Fails with the outcome if the call was made before, or if its result
+    /// depends on a durable set and the store fails. `waiting` gives the outcome if the earlier request waits for a set.
     pub(super) fn first_time(
         &mut self,
         call: SysvCall,

@@ -219,7 +219,7 @@ impl Sysv {
             return Err(Errno::NoMem);
         }
         if undoes && set.values.adjust_for(process) {
-            acting.adjusts_too(id);
+            acting.add_adjusted_set(id);
         }
         let verdict = set.operate(process, acting.record.pid, operations, now.unix);
         if verdict == Verdict::Performed {

@@ -65,8 +65,8 @@ pub struct SemaphoreRecord {
     pub value: u16,
     /// The process, by its number on its machine, that operated on it last.
     pub pid: u32,
-    /// The number of the last clearance of the set that cleared the adjustments of this semaphore: those of records from
-    /// before it are 0.
+    /// The number of the last clearance (SETVAL or SETALL) of this semaphore. An adjustment in a record with fewer clearances was
+    /// cleared by it, and counts as 0.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub cleared: u64,
 }
@@ -108,7 +108,7 @@ pub struct AdjustmentsRecord {
     /// one first.
     #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub turn: u64,
-    /// How many clearances (SETVAL and SETALL) of the set there had been.
+    /// The number of clearances (SETVAL and SETALL) of the set up to this record.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub clearances: u64,
     /// What the end of the process adds to each semaphore of the set.
@@ -186,7 +186,7 @@ impl SysvRecord {
         }
     }
 
-    /// The size of what differs from one record to another, in bytes, about.
+    /// The approximate size of the variable part of the record, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Set(set) => size_of_val::<[_]>(&set.semaphores),

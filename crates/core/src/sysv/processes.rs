@@ -34,7 +34,7 @@ pub(super) struct Process {
     /// The client whose shares it counts against; `None`: no connection has attached since a restart, or its client is not
     /// counted.
     owner: Option<ClientKey>,
-    /// How long it lives on without a connection although its connections are closed, because it announced that.
+    /// The process announced that it replaces its program (exec): for how long it then lives on without a connection.
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
     pub(super) log: RequestLog<Reply>,
@@ -68,7 +68,7 @@ impl request_log::Reply for Reply {
         }
     }
 
-    /// A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
+    /// Clients raise the floor past calls that still wait, so that a long wait does not delay it.
     fn is_late(&self) -> bool {
         !matches!(self, Self::Done(_))
     }
@@ -89,7 +89,7 @@ pub(crate) struct Held {
     pub(super) request: RequestId,
 }
 
-/// What a connection is to the processes.
+/// A connection that is attached to a process.
 #[derive(Debug)]
 struct Attached {
     process: ProcessId,
@@ -134,8 +134,8 @@ impl Process {
         !self.is_connected() && self.waiting.is_empty() && self.adjusts.is_empty() && self.log.len() == 0
     }
 
-    /// It has adjustments of one more set.
-    pub(super) fn adjusts_too(&mut self, set: SetId) {
+    /// Notes that the process has adjustments of one more set.
+    pub(super) fn add_adjusted_set(&mut self, set: SetId) {
         let turn = self.adjusts.last_key_value().map_or(0, |(last, _)| last + 1);
         self.adjusts.insert(turn, set);
     }
@@ -168,7 +168,7 @@ impl Process {
         self.log.check()
     }
 
-    /// What the process has of what clients have shares of.
+    /// The amounts that the process counts against the shares of its client.
     fn counts(&self) -> Counts {
         [1, self.waiting.len(), 0, self.bytes()]
     }
@@ -234,7 +234,7 @@ impl Processes {
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
-    /// The process that a connection is attached to, if there is one, has the connection's client from now on.
+    /// Records the connection's client in the process that the connection is attached to, if there is one.
     pub(super) fn note_client(&mut self, connection: ConnectionId) {
         let Some(Attached { process, mailbox }) = self.attached.get(&connection) else { return };
         if let Some(process) = self.all.get_mut(process) {
@@ -294,14 +294,14 @@ impl Processes {
         });
     }
 
-    /// Changes a process, if it exists, and counts what it has for its client.
+    /// Changes a process, if it exists, and updates the shares of its client.
     pub(super) fn change<T>(&mut self, id: ProcessId, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
         let process = self.all.get_mut(&id)?;
         let before = process.counts();
         let result = change(process);
         let (after, owner) = (process.counts(), process.owner);
         if after != before {
-            // In this order, so that the client is there all the time.
+            // In this order, so that the client keeps its entry in between.
             self.clients.add_all(owner, after);
             self.clients.subtract_all(owner, before);
         }

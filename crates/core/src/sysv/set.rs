@@ -375,7 +375,7 @@ mod tests {
         Set::new(1, (order, false), Caller { uid: 0, gid: 0 }, 0o600, count, NOW)
     }
 
-    /// Has a call wait which is not possible now.
+    /// Adds a waiter for a call that is not possible now.
     fn wait(set: &mut Set, operations: &[Operation]) -> WaiterId {
         let Verdict::Blocked(blocking) = set.operate(ProcessId(1), 1, operations, NOW) else {
             panic!("{operations:?} has to wait")

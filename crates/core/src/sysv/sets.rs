@@ -1,8 +1,6 @@
-//! All sets, by id and by key.
+//! All sets, by id and by key, and the rules of the configuration for the sets of some keys.
 //!
 //! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
-//!
-//! What the configuration says of the sets of some keys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, RangeInclusive};
@@ -25,8 +23,8 @@ impl Default for Sets {
 }
 
 impl Sets {
-    /// Ids are drawn from here on. Different runs of a server start elsewhere, so that an id of an earlier run names no
-    /// set.
+    /// Sets where the ids of new sets start. Each run of a server starts elsewhere, so that an id from an earlier run most likely
+    /// names no set.
     pub(super) fn start_after(&mut self, start: u32) {
         self.last = SetId(SetId::FIRST.0 | (start >> 2).cast_signed());
     }
@@ -99,9 +97,9 @@ fn after(SetId(id): SetId) -> SetId {
 /// What applies to the sets with some keys, from when they are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// The keys, as numbers without a sign. 0 stands for sets without a key.
+    /// The keys, as unsigned numbers. 0 means sets without a key.
     pub keys: RangeInclusive<u32>,
-    /// In which order waiting calls are performed, if the rule says.
+    /// The order in which waiting calls are performed; `None`: the rule does not set it.
     pub order: Option<Order>,
     /// Whether the sets outlive the process, if there is a store.
     pub is_durable: bool,

@@ -105,7 +105,7 @@ impl Values {
         self.adjustments.contains_key(&process)
     }
 
-    /// Has the process have adjustments of the set, all 0 if it had none. Returns whether it had none.
+    /// Gives the process adjustments of the set, all 0, if it has none. Returns whether it had none.
     pub(super) fn adjust_for(&mut self, process: ProcessId) -> bool {
         let count = self.count();
         let mut is_new = false;

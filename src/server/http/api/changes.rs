@@ -1,5 +1,5 @@
-//! The changes of administrators: each request becomes an operation, whose outcome is answered. It needs a token with the right to
-//! administer what it changes.
+//! The changes of administrators: each request becomes an operation, whose outcome is answered. It needs a token with the right
+//! to administer what it changes.
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -198,7 +198,7 @@ pub(super) fn permitted(context: &Context, operation: &Operation<'_>) -> Result<
         .map_err(|target| context.refuse(Right::Administer, target))
 }
 
-/// Has the core execute an operation, and waits for its answer.
+/// Executes an operation in the core, and waits for its answer.
 pub(super) async fn execute(
     server: &Server,
     mut requested: Requested,
