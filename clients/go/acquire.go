@@ -222,7 +222,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option)
 	return permit, err == nil, err
 }
 
-// Do acquires, calls work with the permit and its context, and releases, also if work panics. It returns the error of the acquire
+// Do acquires, calls work with the permit and its context, and releases, even if work panics. It returns the error of the acquire
 // or of work. If the permit was lost before work returned, the error is also an [ErrLost].
 func (c *Client) Do(ctx context.Context, name string, work func(context.Context, *Permit) error, options ...Option) (err error) {
 	permit, err := c.Acquire(ctx, name, options...)

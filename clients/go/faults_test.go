@@ -28,7 +28,7 @@ import (
 	signalbox "github.com/signalbox/signalbox/clients/go"
 )
 
-// A canceled acquire leaves nothing behind, wherever its request was, also if it arrives after its release.
+// A canceled acquire leaves nothing behind, wherever its request was, even if it arrives after its release.
 func TestACanceledAcquireLeavesNothingBehind(t *testing.T) {
 	for _, where := range []string{"before the server", "after the server", "in the queue", "late"} {
 		t.Run(where, func(t *testing.T) {

@@ -123,7 +123,7 @@ func (p *Permit) slotsOf(index int) []int {
 // no server has confirmed it, so that others get the resources only after the time to live; else nil, as of a nil Permit.
 func (p *Permit) Release() error { return p.releaseAs(false) }
 
-// ReleaseDone is [Permit.Release] for a permit of [Client.AcquireShared]: the result is there, and all that wait for it are told so.
+// ReleaseDone is [Permit.Release] for a permit of [Client.AcquireShared]: the result is there, and all that wait for it are informed.
 // It fails with [ErrMisuse] for another permit, which stays held.
 func (p *Permit) ReleaseDone() error {
 	if p != nil && !p.wanted.Share {
@@ -277,7 +277,7 @@ func (p *Permit) fail(reason Reason) {
 	}
 }
 
-// giveBack releases the key of a request, so that nothing is left of it, also if it arrives later. If done, the result of a
+// giveBack releases the key of a request, so that nothing is left of it, even if it arrives later. If done, the result of a
 // single flight is there.
 func (c *Client) giveBack(w *wanted, done bool, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)

@@ -42,7 +42,7 @@ pub fn run(stage: &Stage<'_>, seed: u64, time: Duration) -> Result<(), String> {
         disturbed
     })?;
     stage.oracle.verdict()?;
-    // Nothing is held for ever, and the clients work as before.
+    // Nothing is held forever, and the clients work as before.
     for (name, capacity) in NAMES {
         stage.wait_until_free(name)?;
         for player in &players {

@@ -144,7 +144,7 @@ pub(super) fn checked(mut command: &Command, mut matches: &ArgMatches) -> Result
     }
     let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
     words.try_for_each(|argument| check_word(command, matches, argument)).map_err(Failure::usage)?;
-    // An option that stands before the subcommand is among them, also if the subcommand does not take it.
+    // An option that stands before the subcommand is among them, even if the subcommand does not take it.
     let known = matches.ids().filter(|id| matches.try_contains_id(id.as_str()).is_ok());
     Ok(known.filter(|id| is_given(id)).cloned().collect())
 }

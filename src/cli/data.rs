@@ -25,7 +25,7 @@ use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, Stora
 /// its data is damaged, of a newer version, or missing, the exit status is 65.
 ///
 /// With --cluster, the commands are about the records of a cluster, which are in etcd. "check" and "export" read all
-/// records as they are at one moment, also while nodes serve clients. "export --server" does that with a running server.
+/// records as they are at one moment, even while nodes serve clients. "export --server" does that with a running server.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

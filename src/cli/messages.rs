@@ -1,6 +1,6 @@
 //! Messages on standard error, and the warnings of the client among them.
 //!
-//! A write to standard error can block for ever: a full pipe without a reader, a terminal that was stopped with Ctrl-S.
+//! A write to standard error can block forever: a full pipe without a reader, a terminal that was stopped with Ctrl-S.
 //! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. And it can end it:
 //! a file that has reached the size of `ulimit -f`. While a program holds resources or waits for them, none of this may happen,
 //! because it must renew, and end its command in time. It then calls [`in_background`], and a thread of its own does the writing.

@@ -1,6 +1,6 @@
 //! What the programs around this one hold for it: an outer `run`, or an `acquire` of the script that started this program.
 //!
-//! They release it only when this program has ended, so a request that does not fit beside it would wait for ever. `run`
+//! They release it only when this program has ended, so a request that does not fit beside it would wait forever. `run`
 //! tells its command what is held, in the environment; the server says what is still held, because a process in the
 //! background may outlive the `run` that started it.
 
@@ -81,7 +81,7 @@ pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) 
         (!outer.is_empty() && !fits).then(|| {
             let message = format!(
                 "{} {}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
-                 wait for ever; request less, or give this command what they hold and omit this request",
+                 wait forever; request less, or give this command what they hold and omit this request",
                 noun(amounts.kind),
                 amount.name,
                 amount.resources

@@ -19,7 +19,7 @@ pub(super) struct Read<'a> {
 /// One `key = value` of a file.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
-    /// The whole key, dotted: `counter.port`, also if the file spreads its parts.
+    /// The whole key, dotted: `counter.port`, even if the file spreads its parts.
     pub(super) key: String,
     /// The value, as the language types it.
     pub(super) value: Value,

@@ -193,7 +193,7 @@ impl ClientAddress {
         match self.source {
             Source::Relay { over: RelayedOver::Untrusted, .. } => false,
             Source::Connection | Source::Relay { .. } => ip.is_loopback() || listed.contains(&ip),
-            // Loopback of a remote proxy is the proxy's machine, also if the list has loopback.
+            // Loopback of a remote proxy is the proxy's machine, even if the list has loopback.
             Source::Header { is_proxy_local } if ip.is_loopback() => is_proxy_local,
             Source::Header { .. } => listed.contains(&ip),
             Source::Proxy { .. } => false,

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Answers of one step, between which the lock of the ledger is released.
 const STEP_ANSWERS: usize = 64;
 
-/// How long the thread may take to store the last changes when the server stops. A disk may hang for ever, and the service
+/// How long the thread may take to store the last changes when the server stops. A disk may hang forever, and the service
 /// manager waits for 10 s (`etc/signalbox.service`).
 const END_MAX: Duration = Duration::from_secs(1);
 
@@ -211,7 +211,7 @@ impl Writer {
         Ok(Self { bell, thread })
     }
 
-    /// Asks the thread to store the last changes and end, and waits for that, but not for ever.
+    /// Asks the thread to store the last changes and end, and waits for that, but not forever.
     pub(super) fn end(self) {
         if !self.bell.end(&self.thread, END_MAX) {
             error!(

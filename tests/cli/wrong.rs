@@ -198,7 +198,7 @@ fn wrong_invocations_have_their_status_and_say_what_is_wrong() {
             assert_refused(server, *status, wrong);
         }
     }
-    // The reverse: what is not in use is idle, and what can be granted later is not refused for ever.
+    // The reverse: what is not in use is idle, and what can be granted later is not refused forever.
     assert_eq!(invoked(&counters, "await-idle none").stdout, b"0\n");
     let above = invoked(&semaphores, "await-idle numbered --semaphore --slot 9");
     let said = String::from_utf8(above.stderr).unwrap();

@@ -239,7 +239,7 @@ async fn a_link_that_breaks_again_and_again_is_unreachable() {
     let acquiring = async { client.counter("a").maximum(1).acquire().await };
     let result = tokio::select! {
         result = soon("the request fails", acquiring) => result,
-        () = flapping => unreachable!("the link breaks for ever"),
+        () = flapping => unreachable!("the link breaks forever"),
     };
     assert!(matches!(result.unwrap_err().kind(), ErrorKind::Unreachable { .. }));
     drop(held);

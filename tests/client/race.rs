@@ -188,7 +188,7 @@ async fn only_the_address_that_was_tried_last_delays_the_next_one() {
     assert_eq!(race(&[accepts_late, VANISHED, SERVES]).await, (Ok(2), 1002, 3));
 }
 
-/// Such as the next leader of a cluster whose nodes do not relay, beside the one before, which is silent.
+/// Such as the next leader of a cluster whose nodes do not relay, beside the previous one, which is silent.
 #[tokio::test(start_paused = true)]
 async fn what_has_failed_is_tried_again_while_another_address_is_silent() {
     assert_eq!(race(&[FROZEN, refuses(2), REFUSES]).await, (Ok(1), 3507, 6));

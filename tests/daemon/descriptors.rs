@@ -72,7 +72,7 @@ fn without_free_descriptors_accepting_is_retried_with_a_pause() {
     let (mut wires, _) = crowd(&mut daemon);
     let (begun, failures) = (Instant::now(), wires[0].stat("failed_accepts"));
     eventually("accepting fails five times more", || wires[0].stat("failed_accepts") >= failures + 5);
-    // Four whole pauses, each twice as long as the one before; the first follows the third failure or a later one.
+    // Four whole pauses, each twice as long as the previous one; the first follows the third failure or a later one.
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(40 + 80 + 160 + 320), "{took:?}");
     assert_eq!(daemon.lines_with("connections cannot be accepted").len(), 1, "logged once");

@@ -87,7 +87,7 @@ fn sighup_names_the_keys_that_need_a_restart() {
     assert_eq!(Wire::connect(semaphores).ask(NOOP, &[]).status, OK);
 }
 
-/// Each reload is compared with the one before, so a change is reported once.
+/// Each reload is compared with the previous one, so a change is reported once.
 #[test]
 fn sighup_logs_each_change_that_it_applies() {
     let declare = |capacity| format!("[[semaphore.declare]]\nname = 'gpu'\ncapacity = {capacity}\n");

@@ -21,7 +21,7 @@ fn assert_closed_in_time(mut stream: TcpStream) {
     let mut rest = Vec::new();
     // An answer may come first; a reset is an end too.
     let _ = stream.read_to_end(&mut rest);
-    assert!(begun.elapsed() < LONG, "the server waits for ever");
+    assert!(begun.elapsed() < LONG, "the server waits forever");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_client_that_does_not_read_is_closed() {
     assert!(connections(&http) >= 2);
     let begun = Instant::now();
     while connections(&http) > 1 {
-        assert!(begun.elapsed() < LONG, "the connection is kept for ever");
+        assert!(begun.elapsed() < LONG, "the connection is kept forever");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -82,7 +82,7 @@ fn a_client_that_reads_too_slowly_is_closed() {
     let (begun, mut part) = (Instant::now(), [0; 2 * 1024]);
     // The buffers between the two still have output after the server has closed the connection.
     while connections(&http) > 1 {
-        assert!(begun.elapsed() < LONG, "the connection is kept for ever");
+        assert!(begun.elapsed() < LONG, "the connection is kept forever");
         assert!(stream.read(&mut part).unwrap() > 0, "the answers are too short for this test");
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -193,9 +193,9 @@ fn create_token(folder: &tempfile::TempDir) -> String {
     String::from_utf8(created.stdout).unwrap().trim().to_owned()
 }
 
-/// Two nodes with rules, by which each node has rights by its own address: one client by its address, one by its certificate, and each with a token. Returns the statuses of acquires
-/// at the node that does not lead: of a client without rights, of the one with the address, with a certificate, and of the first
-/// with a token.
+/// Two nodes with rules, by which each node has rights by its own address: one client by its address, one by its certificate, and
+/// each with a token. Returns the statuses of acquires at the node that does not lead: of a client without rights, of the one
+/// with the address, with a certificate, and of the first with a token.
 fn acquires_with_rights(relays_encrypt: bool) -> Option<[u16; 4]> {
     let rules = "anonymous = \"none\"\nnetworks = [\"127.0.0.1 acquire\", \"127.0.0.3 acquire\", \"127.0.0.0/8 none\"]\n\
                  certificates = [\"dns:worker acquire\"]\n";
@@ -253,8 +253,8 @@ fn without_relay_ca_what_nodes_state_gives_no_rights_and_tokens_do_not_leave_the
     assert_eq!(statuses, [403, 403, 403, 401]);
 }
 
-/// A lease that is held over a change of the leader, and requests that wait over it: at a node that stays, and repeated with their
-/// places. `end` ends the leader.
+/// A lease that is held over a change of the leader, and requests that wait over it: at a node that stays, and repeated with
+/// their places. `end` ends the leader.
 fn changes_of_the_leader_are_survived(end: impl Fn(&mut TestCluster, usize)) {
     let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
     let leader = cluster.leader();
@@ -286,7 +286,7 @@ fn changes_of_the_leader_are_survived(end: impl Fn(&mut TestCluster, usize)) {
     cluster.await_parked(leader, 1);
     end(&mut cluster, leader);
 
-    // They repeat their requests in the other order, also while no node leads.
+    // They repeat their requests in the other order, even while no node leads.
     let mut parked: Vec<TcpStream> = Vec::new();
     for (number, (key, place)) in queue.iter().enumerate().rev() {
         let wait = json!({"wait_ms": 60_000, "poll_ms": 10_000, "place": place});

@@ -6,12 +6,12 @@
 //! request. The nodes run the product's own leadership, relays, chain of commits and server, and the operator
 //! the product's own command. Clients connect to any node.
 //!
-//! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that
-//! a client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that
-//! runs has a connection to an earlier one, no node ever forwards anything of one, and no two programs without leases hold
-//! the same at once. A revocation that was acknowledged takes effect, and not before its grace period ends. Then the faults stop, a node serves,
-//! every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has the
-//! details.
+//! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that a
+//! client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that runs
+//! has a connection to an earlier one, no node ever forwards anything of one, and no two programs without leases hold the same at
+//! once. A revocation that was acknowledged takes effect, and not before its grace period ends. Then the faults stop, a node
+//! serves, every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has
+//! the details.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --test simulation cluster::` sets the number of seeds, and `SIGNALBOX_SEED=7` sets
 //! the first one. A failure prints the seed and the command that replays it.
@@ -61,7 +61,7 @@ const DRAIN_MS_MAX: u64 = 60_000;
 /// How long holders and waiters may take to end after a node serves again.
 const END_MS_MAX: u64 = 90_000;
 
-/// How long a session may live after its client lost power, also if another node takes over in between.
+/// How long a session may live after its client lost power, even if another node takes over in between.
 const FORGOTTEN_MS_MAX: u64 = 40_000;
 
 /// Without faults, every client gets what it requests within this time.

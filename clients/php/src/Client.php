@@ -348,7 +348,7 @@ final class Client
     }
 
     /**
-     * Releases a key, so that nothing is left of its request, also if that arrives later.
+     * Releases a key, so that nothing is left of its request, even if that arrives later.
      *
      * @internal
      * @param bool $isDone the result of a single flight is there

@@ -175,7 +175,7 @@ final class Permit
     }
 
     /**
-     * release() for a permit of Client::acquireShared(): the result is there, and all that wait for it are told so.
+     * release() for a permit of Client::acquireShared(): the result is there, and all that wait for it are informed.
      *
      * @throws Lost|Unreachable|Misuse as release(); Misuse also for another permit, which stays held
      */

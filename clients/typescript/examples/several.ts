@@ -1,4 +1,4 @@
-// A job that needs a licence and two connections: it gets all at once or waits, so jobs do not block each other for ever.
+// A job that needs a licence and two connections: it gets all at once or waits, so jobs do not block each other forever.
 
 import { Client } from "signalbox";
 

@@ -37,7 +37,7 @@ export interface WireRequest {
 /** To the worker. `id` is one acquire and what it holds. */
 export type Command =
   | { do: "acquire"; id: number; request: WireRequest }
-  /** Release it, also if it still waits. The answer is `released`. `done` is for a single flight whose result is there. */
+  /** Release it, even if it still waits. The answer is `released`. `done` is for a single flight whose result is there. */
   | { do: "release"; id: number; done: boolean }
   /** The program has found that it has expired. */
   | { do: "expire"; id: number };

@@ -102,7 +102,7 @@ export class Permit {
   }
 
   /**
-   * `release` of a permit of `acquireShared`: the result is there, and all that wait for it are told so.
+   * `release` of a permit of `acquireShared`: the result is there, and all that wait for it are informed.
    *
    * @throws Misuse, if it is another permit, which stays held
    */

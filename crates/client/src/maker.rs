@@ -1,7 +1,7 @@
 //! The process that created a client. The child of a fork has a copy of the client, with its sockets and without its threads.
 //!
 //! The copy must not use the sockets, which are those of the parent; nothing drives it, because the threads are missing; and its
-//! locks may stay locked for ever. So each call checks first whether it runs in the process that created the client.
+//! locks may stay locked forever. So each call checks first whether it runs in the process that created the client.
 
 use super::error::Disconnect;
 

@@ -70,7 +70,7 @@ pub fn drain(
 }
 
 /// Writes the request to a node that has joined at this revision. The key of the request was last written at revision `before`,
-/// so a repeated attempt writes nothing if the one before was performed: a new revision would be a new request to the node.
+/// so a repeated attempt writes nothing if the previous one was performed: a new revision would be a new request to the node.
 fn write_request(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,

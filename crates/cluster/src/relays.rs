@@ -231,7 +231,7 @@ impl State {
         self.update_closed_below();
     }
 
-    /// Sets the leader. Returns whether it differs from the one before, whose term is over then.
+    /// Sets the leader. Returns whether it differs from the previous one, whose term is over then.
     fn set_leader(&mut self, leader: Option<(u32, RelayEndpoint)>) -> bool {
         let is_same = match (&self.leader, &leader) {
             (Some(term), Some((epoch, endpoint))) => term.epoch == *epoch && term.endpoint == *endpoint,

@@ -2,7 +2,7 @@
 //!
 //! Wrong counts are worse than a restart. After a restart, the holdings of connections are gone with the connections,
 //! and the grants of leased sessions are as they were stored; clients are written for both. A wrong count stays wrong
-//! for ever.
+//! forever.
 
 use std::fmt;
 use std::io::Write;

@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// A log of calls that wait, each of which was made with a higher floor than the one before.
+    /// A log of calls that wait, each of which was made with a higher floor than the previous one.
     fn log_of_late(calls: u64) -> RequestLog<Call> {
         let mut log = RequestLog::default();
         for id in 1..=calls {

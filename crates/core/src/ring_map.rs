@@ -33,7 +33,7 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         Some(&self.0[self.position_of(key).ok()?].1)
     }
 
-    /// Sets the value of a key, and returns the one before.
+    /// Sets the value of a key, and returns the previous one.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.position_of(key) {
             Ok(position) => Some(mem::replace(&mut self.0[position].1, value)),

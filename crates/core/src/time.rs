@@ -17,7 +17,7 @@ impl MonotonicMs {
         now.0.saturating_sub(self.0)
     }
 
-    /// Milliseconds from now until then; 0 if that has passed. `u32::MAX` is kept for "for ever".
+    /// Milliseconds from now until then; 0 if that has passed. `u32::MAX` is kept for "forever".
     pub fn until(self, then: Self) -> u32 {
         u32::try_from(then.0.saturating_sub(self.0)).unwrap_or(u32::MAX).min(u32::MAX - 1)
     }

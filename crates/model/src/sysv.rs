@@ -244,7 +244,7 @@ pub struct SetStat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Order {
-    /// Each that can be, as in the kernel: a call that needs much may wait for ever.
+    /// Each that can be, as in the kernel: a call that needs much may wait forever.
     #[default]
     Kernel,
     /// One that takes from a semaphore waits for those before it that do.

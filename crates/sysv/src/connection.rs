@@ -59,7 +59,7 @@ pub enum Lost {
 /// How a call waits for its response.
 pub struct Wait<'a> {
     pub shield: &'a Shield,
-    /// When the response is overdue; `None`: the request may wait for ever.
+    /// When the response is overdue; `None`: the request may wait forever.
     pub until: Option<Instant>,
     /// How long responses take that the server does not delay.
     pub limit: Duration,

@@ -345,7 +345,7 @@ impl Handed {
     }
 }
 
-/// When the program starts: takes over the process of the one before, if there was one.
+/// When the program starts: takes over the process of the previous program, if there was one.
 pub fn take_over(settings: Option<&Settings>) {
     let Some(handed) = take_variable() else { return };
     // A child has inherited the variable of a program that does not load this library.

@@ -14,7 +14,7 @@ use signalbox_protocol::{Opaque, Operations, SysvRequest, WAIT_FOREVER_MS};
 pub enum Call<'a> {
     /// `semget`, with the key that all hosts share.
     Get { key: i32, count: u32, flags: u32 },
-    /// `semop` and `semtimedop`; without a deadline it waits for ever.
+    /// `semop` and `semtimedop`; without a deadline it waits forever.
     Operate { set: SetId, operations: &'a [Operation], deadline: Option<Instant> },
     /// `semctl`.
     Control { set: SetId, command: SetCommand },
@@ -64,7 +64,7 @@ pub fn operation_of(operation: &libc::sembuf) -> Operation {
     Operation { number: operation.sem_num, change: operation.sem_op, flags }
 }
 
-/// Rounded up, so that a call never fails before its time. Longer than the protocol can say is for ever: 49 days.
+/// Rounded up, so that a call never fails before its time. Longer than the protocol can say is forever: 49 days.
 fn wait_ms_until(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now());
     u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(WAIT_FOREVER_MS)

@@ -45,7 +45,7 @@ const COLUMNS: [Column; 11] = [
 /// The rows come in the order in which the grants ended, and those that are still held come last. The columns are: when it was
 /// granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots, grant
 /// (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the connection that
-/// it belonged to ended), expired (its lease did), revoked (also if the client gave it back within the grace period), stopped (it
+/// it belonged to ended), expired (its lease did), revoked (even if the client gave it back within the grace period), stopped (it
 /// was lost when the server stopped) or held (it has not ended).
 ///
 /// With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and

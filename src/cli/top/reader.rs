@@ -1,4 +1,4 @@
-//! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the one before.
+//! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the previous one.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         }));
     }
 
-    /// Waits for the end of the reading in progress, and for ever if there is none. After a failure, the next reading
+    /// Waits for the end of the reading in progress, and forever if there is none. After a failure, the next reading
     /// connects again. To drop the wait loses nothing.
     pub(super) async fn end(&mut self) -> Result<Snapshot, Failure> {
         let Some(reading) = &mut self.reading else { return pending().await };

@@ -20,7 +20,7 @@ pub(super) enum Opening {
     Plain(Vec<u8>),
 }
 
-/// Reads the first byte, or a whole header where it is of a plain request, within the time of a frame.
+/// Reads the first byte, or a whole header if it begins a plain request, within the time of a frame.
 pub(super) async fn read_opening<S: AsyncRead + Unpin>(
     stream: &mut S,
     server: &Server,

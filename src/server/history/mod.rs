@@ -43,7 +43,7 @@ impl History {
         }
     }
 
-    /// Asks the writer to write the last lines, and waits for that, but not for ever.
+    /// Asks the writer to write the last lines, and waits for that, but not forever.
     pub(super) fn end(&self) {
         let Some(thread) = self.thread.get() else { return };
         if !thread.bell.end(&thread.handle, END_MAX) {

@@ -351,7 +351,7 @@ const TAKE_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Bounded<S> {
     io: S,
     shared: Arc<Shared>,
-    /// Where what is received counts; `None`: it is of another node.
+    /// Where received bytes are counted; `None`: the connection is one of another node.
     connection: Option<Arc<OpenConnection>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,

@@ -22,7 +22,7 @@ pub(super) fn is_default_of_haproxy(method: &Method, path: &str) -> bool {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The process works, also while it serves no clients.
+/// The process works, even while it serves no clients.
 pub(super) fn healthz() -> Response {
     respond(StatusCode::OK, TEXT, "ok\n")
 }

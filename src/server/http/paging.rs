@@ -125,8 +125,8 @@ impl Page {
         Ok(Paged { items, total, offset, limit, next })
     }
 
-    /// Takes a list to its end, and keeps the first entries in the order of a key; those with the same key stay in the order of the
-    /// list. There is no page after this one: `total` says how many entries were compared.
+    /// Takes a list to its end, and keeps the first entries in the order of a key; those with the same key stay in the order of
+    /// the list. There is no page after this one: `total` says how many entries were compared.
     pub(super) async fn take_first<E, T: Serialize>(
         self,
         next: impl FnMut() -> Vec<E>,
@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_entries_of_a_list_are_found_however_long_it_is() {
-        // Each step has more entries than the one before, and the lowest keys come last.
+        // Each step has more entries than the previous one, and the lowest keys come last.
         let mut steps = (0..100_u64).map(|step| (0..step).map(|index| (100 - step, index)).collect());
         let next = || steps.find(|step: &Vec<_>| !step.is_empty()).unwrap_or_default();
         let page = Page { offset: 0, limit: 150 };

@@ -145,7 +145,7 @@ impl Shared {
         self.rules.config.get()
     }
 
-    /// The server, also while it is being stopped.
+    /// The server, even while it is being stopped.
     pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.stage().server().ok_or_else(ApiError::no_server)
     }

@@ -76,7 +76,7 @@ fn ended() -> CallError {
     CallError::Unanswered("the process has ended".to_owned())
 }
 
-/// Tells the simulation that the thread ends, also if it panics.
+/// Tells the simulation that the thread ends, even if it panics.
 struct End(Sender<Call>);
 
 impl Drop for End {

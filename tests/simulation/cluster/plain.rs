@@ -26,7 +26,7 @@ use crate::support::{ACQUIRE, NOT_AVAILABLE, OK, RELEASE, frame, named};
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(7);
 
-/// How long all programs compete for one name. A lost end of a connection leaves it in use for ever, since simulated peers
+/// How long all programs compete for one name. A lost end of a connection leaves it in use forever, since simulated peers
 /// that vanish are not noticed.
 const NAME_MS: u64 = 20_000;
 

@@ -40,7 +40,7 @@ else:  # Windows.
 
 
 def native(module: str, name: str) -> Any:
-    """Something of the standard library, also where gevent has replaced it."""
+    """Something of the standard library, even where gevent has replaced it."""
     if "gevent.monkey" in sys.modules:
         from gevent import monkey
 

@@ -326,7 +326,7 @@ class Permit(BasePermit):
             result(releasing)
 
     def release_done(self) -> None:
-        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are told so."""
+        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are informed."""
         if releasing := self._release(is_done=True):
             result(releasing)
 

@@ -87,7 +87,7 @@ class Permit(BasePermit):
             await asyncio.shield(asyncio.wrap_future(releasing))
 
     async def release_done(self) -> None:
-        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are told so."""
+        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are informed."""
         if releasing := self._release(is_done=True):
             await asyncio.shield(asyncio.wrap_future(releasing))
 

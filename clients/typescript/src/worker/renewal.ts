@@ -53,7 +53,7 @@ class Group {
   readonly #transport: Transport;
   /** By key. */
   readonly leases = new Map<string, Lease>();
-  /** The request that has the newest members. The server answers the one before when it arrives. */
+  /** The request that has the newest members. The server answers the previous one when it arrives. */
   #round = 0;
   #begins = false;
 

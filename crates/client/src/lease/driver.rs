@@ -753,7 +753,7 @@ async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
     }
 }
 
-/// However the driver ends, also with its runtime: no permit stays valid, and no caller waits for ever. Callers of
+/// However the driver ends, also with its runtime: no permit stays valid, and no caller waits forever. Callers of
 /// [`Command::AwaitOpen`] and [`Command::Close`] are informed by the end of their channels.
 impl Drop for Driver {
     fn drop(&mut self) {

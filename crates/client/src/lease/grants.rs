@@ -232,7 +232,7 @@ impl GrantTable {
     pub(super) fn insert(&mut self, grant: GrantId, lease: &Arc<LeaseValidity>) -> Arc<PermitValidity> {
         let validity = Arc::new(PermitValidity::new(Arc::clone(lease)));
         if let Some(other) = self.permits.insert(grant, Arc::clone(&validity)) {
-            // No server uses a grant id twice. If one does, the first permit must not stay valid for ever.
+            // No server uses a grant id twice. If one does, the first permit must not stay valid forever.
             other.mark_lost(Lost::Expired);
         }
         self.announce_revocation(grant);

@@ -212,8 +212,8 @@ impl SessionConnection {
         self.round_trip = self.clock.now().since(sent);
     }
 
-    /// How long the answer to KeepAlive may take. A slow network is not a dead one: closing its connections would lose leases that
-    /// can be kept.
+    /// How long the answer to KeepAlive may take. A slow network is not a dead one: closing its connections would lose leases
+    /// that can be kept.
     fn answer_max(&self, interval: Duration) -> Duration {
         interval.max(self.round_trip * 2).min(SILENCE_MAX)
     }
@@ -230,7 +230,7 @@ impl SessionConnection {
         }
     }
 
-    /// Sends KeepAlive when it is due. Fails when the server has not answered the one before in time.
+    /// Sends KeepAlive when it is due. Fails when the server has not answered the previous one in time.
     pub(super) fn keep_alive(
         &mut self,
         now: Moment,

@@ -219,7 +219,7 @@ impl Permit {
     /// in the session are not handed over: they queue again in another session of this client.
     ///
     /// # Errors
-    /// If the permit is lost or no server is connected. The permit is then released, also if the future is dropped.
+    /// If the permit is lost or no server is connected. The permit is then released, even if the future is dropped.
     ///
     #[doc = example!(
         "permit: Permit",

@@ -110,7 +110,7 @@ impl Ledger {
         if self.places.is_held_back(head) {
             let name = NameRef::new(namespace, object);
             let is_served = self.places.will_serve(&name);
-            return is_served.then_some(()).ok_or_else(|| format!("waiter {head} is held back for ever"));
+            return is_served.then_some(()).ok_or_else(|| format!("waiter {head} is held back forever"));
         }
         if is_slot_free && object.fits(part.claim) && !self.backlog.will_serve(namespace, object) {
             let name = object.name().escape_ascii();

@@ -467,7 +467,7 @@ impl Grants {
     /// Enters the deadline of a waiter, whose request is being answered "waiting".
     pub(super) fn set_wait_deadline(&mut self, id: GrantId) {
         let Some(waiting) = self.existing(id).waiter() else {
-            broken(format_args!("grant {id} waits if its request is answered so"))
+            broken(format_args!("grant {id} waits if its request is answered \"waiting\""))
         };
         self.deadlines.insert((waiting.until, id));
     }

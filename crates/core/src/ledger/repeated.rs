@@ -35,7 +35,7 @@ impl Ledger {
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
             && self.place_proof(id, grant).is_some_and(|own| own == proof);
-        // A place is of one request, which waits once. If a semaphore was removed since, the wait is over with it.
+        // A place belongs to one request, which waits once. If a semaphore was removed since, the wait is over with it.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
         if place.is_some() {

@@ -135,7 +135,7 @@ impl Sysv {
         send(std::mem::replace(&mut waiter.reply_to, reply_to), Err(Errno::Intr));
     }
 
-    /// The result of a call, which is being stored, goes to this connection in place of the one before.
+    /// The result of a call, which is being stored, goes to this connection in place of the previous one.
     fn redirect_held(&mut self, call: SysvCall, process: ProcessId, done: Done, before: Option<ReplyTo>) {
         let reply_to = self.reply_to(call);
         self.cache(process, call.ids.own, Reply::Storing(done, reply_to));

@@ -10,8 +10,8 @@
 //! with 0 are metadata of the store.
 //!
 //! This is format [`FORMAT`]. A next format needs a number of its own, because a program refuses data of a format that it
-//! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the one before, so a
-//! program that writes a new format must read and write the one before as well.
+//! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the previous one, so a
+//! program that writes a new format must read and write the previous one as well.
 
 mod fields;
 

@@ -155,7 +155,7 @@ fn an_export_of_a_file_without_its_latest_commit_has_the_records_before() {
     assert!(text.contains(r#""session":1,"#) && !text.contains(r#""session":2,"#), "{text}");
 }
 
-/// The file is as it was found until the first commit, also if it needs a repair.
+/// The file is as it was found until the first commit, even if it needs a repair.
 #[test]
 fn a_file_is_not_changed_before_the_first_commit() {
     for end in [End::Orderly, End::Killed] {

@@ -169,7 +169,7 @@ fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
     Ok(parameters.milliseconds("grace_ms")?.unwrap_or(Milliseconds::GRACE_DEFAULT))
 }
 
-/// The answer to a change that is not of a declared semaphore.
+/// The answer to a change that does not concern a declared semaphore.
 #[derive(Default, Serialize)]
 struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ use signalbox_model::LeaseKey;
 /// How long a key is remembered. The client of a request that arrives later has given it up.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// The most keys that are remembered. Each takes some 100 bytes.
+/// The most keys that are remembered. Each takes about 100 bytes.
 const KEYS_MAX: usize = 100_000;
 
 /// The keys that were released lately.

@@ -12,7 +12,7 @@ pub(super) fn valid_ms(left_ms: u32, ttl_ms: u32) -> u32 {
     less_margin(left_ms.min(ttl_ms))
 }
 
-/// How long the grace period of a revoked lease lasts, counted so.
+/// How long the grace period of a revoked lease lasts, counted in the same way.
 pub(super) fn grace_ms(grace_ms: u32) -> u32 {
     less_margin(grace_ms)
 }

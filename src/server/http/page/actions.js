@@ -136,7 +136,7 @@ export function remove(item) {
       text: "Waiting requests are refused. The grace period is for a removal that does not wait for holders.",
       action: "Remove",
       fields: [
-        { key: "when", label: "When", options: [["idle", "at once, only if nothing is in use"], ["last-holder", "when the last holder releases"], ["now", "after the grace period, also while it is in use"]] },
+        { key: "when", label: "When", options: [["idle", "at once, only if nothing is in use"], ["last-holder", "when the last holder releases"], ["now", "after the grace period, even while it is in use"]] },
         GRACE,
       ],
     },

@@ -1,4 +1,4 @@
-//! Compares the listing of what sessions hold and wait for with the model, also while it is taken in steps between changes.
+//! Compares the listing of what sessions hold and wait for with the model, even while it is taken in steps between changes.
 
 use proptest::prelude::*;
 use signalbox_core::{ClaimListing, Claimed, Core, LedgerLimits, Listed, NameEntry, Queueing};

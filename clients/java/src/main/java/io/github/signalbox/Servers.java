@@ -82,7 +82,7 @@ final class Servers {
     }
 
     /**
-     * Gives back what a request has or may still get, also if the request arrives later. It is repeated until a server
+     * Gives back what a request has or may still get, even if the request arrives later. It is repeated until a server
      * has answered, or this time is over; then it completes all the same.
      *
      * @param isDone whether the work of a single flight is done

@@ -47,7 +47,7 @@ class FaultsTest {
         return Client.builder().url(Server.url(front)).build();
     }
 
-    /** Wherever the request was, also if it arrives after its release. */
+    /** Wherever the request was, even if it arrives after its release. */
     @ParameterizedTest
     @ValueSource(strings = {"not sent on", "executed", "late"})
     void aCanceledAcquireLeavesNothingBehind(String where) throws Exception {
