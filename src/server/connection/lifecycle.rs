@@ -31,9 +31,8 @@ use super::super::state::Server;
 use super::super::steps;
 use super::super::tls::{FirstBytes, Handshake, HandshakeError};
 use super::Connection;
-use super::activity::End;
-use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::opening::{Opening, read_opening};
+use super::parts::{End, Inbound, READ_BYTES_MAX};
 use signalbox_core::{ConnectionEnd, Mailbox, Session};
 use signalbox_model::SessionId;
 

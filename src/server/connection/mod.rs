@@ -11,11 +11,9 @@
 //! Responses are deferred until the thread's other readable connections have been read. Then their requests are there
 //! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
 
-mod activity;
-mod inbound;
 mod lifecycle;
 mod opening;
-mod outbound;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -36,10 +34,8 @@ use super::port::Port;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::state::Server;
 use super::steps;
-use activity::{Activity, End, poll_store_timer};
-use inbound::{Inbound, READ_BYTES_MAX};
 pub(super) use lifecycle::serve;
-use outbound::Outbound;
+use parts::{Activity, End, Inbound, Outbound, READ_BYTES_MAX, poll_store_timer};
 use signalbox_core::Session;
 
 struct Connection<'a, S> {

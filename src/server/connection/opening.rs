@@ -5,7 +5,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::super::metrics::Traffic;
 use super::super::state::Server;
-use super::activity::End;
+use super::parts::End;
 use signalbox_model::Status;
 use signalbox_protocol::{HEADER_BYTES, Opaque, Response, TLS_HANDSHAKE};
 

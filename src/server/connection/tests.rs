@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::client_address::{Client, ClientAddress};
 use super::super::clock::Clock;
-use super::outbound::OUTPUT_BYTES_MAX;
+use super::parts::OUTPUT_BYTES_MAX;
 use super::*;
 use crate::config::Config;
 use signalbox_core::{Answer, Call, Claim, Kind, NameHasher, Opened, Outcome, Queueing, Token, Want};

@@ -1,18 +1,29 @@
-//! The requests of one connection, and yrmcds' operations.
+//! The requests of one connection: each is executed by the operations that it belongs to. The extended operations
+//! (`docs/protocol.md`, "Extended operations") are here.
 
 use std::cell::Cell;
+use std::fmt;
 
 use tracing::warn;
 
-use super::super::metrics::{AcquireRefusal, Tally};
+use super::super::access::{Ended, Right};
+use super::super::export::{EXPORTS_MAX, Refused};
+use super::super::metrics::Tally;
+use super::super::operations::Requested;
 use super::super::port::{Port, port_name};
 use super::super::state::Server;
-use super::extended_state::ExtendedState;
+use super::super::steps;
+use super::extended_state::{ExtendedState, WaitingRequest, compose_answer, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
-use signalbox_core::{Claim, Session};
-use signalbox_model::{Limit, ReachedLimit, Refusal, Status, UnixSeconds};
-use signalbox_protocol::{Frame, FrameClass, Request, Response};
+use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, Session, Waiting, Want};
+use signalbox_model::{
+    Claim, Limit, Milliseconds, Namespace, Operation, Place, ReachedLimit, Refusal, RequestIds, Scope,
+    SessionId, Status, Target, UnixSeconds,
+};
+use signalbox_protocol::{
+    self as wire, Extended, ExtendedOpcode, ExtendedResponse, Frame, FrameClass, Opaque, Response, Wait,
+};
 
 /// What the connection does after a frame was executed.
 pub(in crate::server) enum NextStep {
@@ -24,6 +35,34 @@ pub(in crate::server) enum NextStep {
     Stream(Box<ResponseStream>),
     /// It closes the connection, once this is answered.
     Close,
+}
+
+/// How a valid request is answered.
+pub(super) enum Execution<'a> {
+    Response(ExtendedResponse<'a>),
+    /// The addresses of the nodes, for Where.
+    Where,
+    Answer(Answer),
+    /// By a message of the core, later.
+    Later,
+    Stream(ResponseStream),
+}
+
+/// The answer to a request whose outcome says nothing more.
+const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
+
+/// Why a request was not executed.
+pub(super) enum Denial {
+    Refused(Refusal),
+    Status(Status),
+    /// Refused, and the connection is closed.
+    Closed(Refusal),
+}
+
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// Executes the requests of one connection at one point in time.
@@ -58,112 +97,28 @@ impl Executor<'_> {
         }
     }
 
-    #[inline]
-    fn execute_plain(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> NextStep {
-        let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);
-        let request = match frame.parse() {
-            Ok(request) => request,
-            Err(status) => {
-                answer(Response::Failed(status), out);
-                return NextStep::Continue;
-            }
-        };
-        self.tally.count(request.opcode());
-        if self.extended.standing.restricts_plain() && self.refuses_plain(&request) {
-            answer(Response::Failed(Status::NotPermitted), out);
-            return NextStep::Continue;
-        }
-        match request {
-            Request::Noop => answer(Response::Done, out),
-            Request::Get { name } => answer(self.get(name), out),
-            Request::Acquire { name, resources, maximum } => {
-                answer(self.acquire(name, resources, maximum), out);
-            }
-            Request::Release { name, resources } => answer(self.release(name, resources), out),
-            Request::Stats => {
-                // The requests before this one are in its answer.
-                self.record_commands();
-                return NextStep::Stream(Box::new(ResponseStream::statistics(
-                    self.port.namespace,
-                    frame.opaque(),
-                )));
-            }
-            Request::Dump => {
-                let names = self.server.core.dump(self.port.namespace);
-                return NextStep::Stream(Box::new(ResponseStream::dump(names, frame.opaque())));
-            }
-        }
-        NextStep::Continue
-    }
-
-    /// Whether the client lacks the right that a request needs. It is counted and logged then.
-    #[cold]
-    fn refuses_plain(&self, request: &Request<'_>) -> bool {
-        let needed = rights::needed_for_plain(request, self.port.namespace);
-        let Some(missing) = needed.filter(|(right, target)| !self.extended.standing.may(*right, *target))
-        else {
-            return false;
-        };
-        self.note_missing(&format!("{:?}", request.opcode()), missing);
-        true
-    }
-
     /// Notes one more request for which the client is slowed down.
     pub(super) fn slow_down(&self) {
         self.slowing_requests.set(self.slowing_requests.get().saturating_add(1));
     }
 
+    /// Whether the client lacks the right that a request needs. It is counted and logged then.
+    #[cold]
+    pub(super) fn lacks(&self, operation: impl fmt::Debug, needed: Option<rights::Needed<'_>>) -> bool {
+        let missing = needed.filter(|(right, target)| !self.extended.standing.may(*right, *target));
+        missing.inspect(|missing| self.note_missing(operation, *missing)).is_some()
+    }
+
     /// Counts and logs a request that is refused because the client lacks a right.
-    pub(super) fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
+    fn note_missing(&self, operation: impl fmt::Debug, (right, _): rights::Needed<'_>) {
         self.slow_down();
-        let identity = self.extended.standing.permissions().identity();
-        self.server.rules.access.note_missing(&self.extended.client, identity, operation, right);
+        let (client, identity) = (&self.extended.client, self.extended.standing.permissions().identity());
+        self.server.rules.access.note_missing(client, identity, &format!("{operation:?}"), right);
     }
 
     /// Adds the commands executed so far to the statistics.
     pub(in crate::server) fn record_commands(&mut self) {
         self.tally.record(&self.port.metrics.traffic);
-    }
-
-    fn get(&self, name: &[u8]) -> Response<'static> {
-        let value = self.server.core.value(self.port.namespace, name);
-        value.map_or_else(|refusal| self.refused(refusal), Response::Resources)
-    }
-
-    #[inline]
-    fn acquire(&mut self, name: &[u8], resources: u32, maximum: u32) -> Response<'static> {
-        let Some(claim) = Claim::new(resources, maximum) else {
-            return Response::Failed(Status::InvalidArguments);
-        };
-        if let Some(limit) = self.lack {
-            self.note_refusal(Refusal::LimitReached(limit));
-            self.tally.refuse(AcquireRefusal::Limit);
-            return Response::Failed(Status::OutOfMemory);
-        }
-        let taken = self.server.core.acquire(self.port.namespace, name, claim, self.session, self.now);
-        match taken {
-            Ok(()) => Response::Resources(resources),
-            Err(refusal) => self.refused_acquire(refusal),
-        }
-    }
-
-    fn refused_acquire(&mut self, refusal: Refusal) -> Response<'static> {
-        self.tally.refuse(match refusal {
-            Refusal::TooManyNames | Refusal::LimitReached(_) => AcquireRefusal::Limit,
-            _ => AcquireRefusal::NotAvailable,
-        });
-        self.refused(refusal)
-    }
-
-    #[inline]
-    fn release(&mut self, name: &[u8], resources: u32) -> Response<'static> {
-        let given = self.server.core.release(self.port.namespace, name, resources, self.session, self.now);
-        given.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
-    }
-
-    fn refused(&self, refusal: Refusal) -> Response<'static> {
-        self.note_refusal(refusal);
-        Response::Failed(refusal.status())
     }
 
     /// Counts refusals because of the limits on names and memory and of shares, and warns of them.
@@ -188,4 +143,355 @@ impl Executor<'_> {
             _ => {}
         }
     }
+}
+
+/// The extended operations.
+impl Executor<'_> {
+    /// Executes an extended request as [`execute`](Self::execute) does. After several of them, the connection yields, as each may
+    /// take much work.
+    #[cold]
+    pub(super) fn execute_extended(
+        &mut self,
+        opcode: ExtendedOpcode,
+        frame: &Frame<'_>,
+        out: &mut Vec<u8>,
+    ) -> NextStep {
+        let opaque = frame.opaque();
+        // Refused requests count, too: the client forgets what it sent before a request that was answered.
+        self.extended.last_request = (opaque, self.server.monotonic());
+        let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
+            self.port.metrics.extended_commands.add(1);
+            if let Extended::Hello { credentials, .. } = request {
+                // First, because the shares of the connection are those of the identity that this proves.
+                self.authenticate(credentials, out)?;
+            }
+            self.extended.join(self.server);
+            self.execute_permitted(opaque, &request)
+        });
+        match outcome {
+            Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
+            Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
+            Ok(Execution::Later) => {}
+            Ok(Execution::Where) => self.compose_whereabouts(opaque, out),
+            Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
+            Err(denial) => return self.deny(opcode.code(), opaque, denial, out),
+        }
+        self.yield_after_some()
+    }
+
+    /// Answers a request that is not executed.
+    pub(super) fn deny(&mut self, opcode: u8, opaque: Opaque, denial: Denial, out: &mut Vec<u8>) -> NextStep {
+        match denial {
+            Denial::Refused(refusal) => {
+                self.note_refusal(refusal);
+                ExtendedResponse::Refused(refusal).compose(opcode, opaque, out);
+            }
+            Denial::Status(status) => Response::Failed(status).compose(opcode, opaque, out),
+            Denial::Closed(refusal) => {
+                ExtendedResponse::Refused(refusal).compose(opcode, opaque, out);
+                return NextStep::Close;
+            }
+        }
+        self.yield_after_some()
+    }
+
+    /// The next step after a request, as each may take much work. A step of a check of a session's names counts as one.
+    pub(super) fn yield_after_some(&mut self) -> NextStep {
+        self.extended_requests += 1 + std::mem::take(&mut self.extended.checks);
+        if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
+    }
+
+    /// Executes a request if the client has the right to. Administrative ones go to the audit log in any case.
+    fn execute_permitted(
+        &mut self,
+        opaque: Opaque,
+        request: &Extended<'_>,
+    ) -> Result<Execution<'static>, Denial> {
+        let missing = rights::missing(&self.extended.standing, request);
+        let Some(missing) = missing.or_else(|| self.missing_in_session(request)) else {
+            return self.execute_request(opaque, request);
+        };
+        self.note_missing(request.opcode(), missing);
+        if let Extended::Export = request {
+            self.audit_export(Ended::Denied(Status::NotPermitted.name()));
+        }
+        Err(self.extended.standing.refusal().into())
+    }
+
+    /// If this request would renew the lease, but the client may no longer acquire a name that its session holds or waits for:
+    /// the right that the request needs.
+    fn missing_in_session<'a>(&mut self, request: &Extended<'a>) -> Option<rights::Needed<'a>> {
+        let is_renewal = matches!(
+            request,
+            Extended::KeepAlive | Extended::AcquireGrant { .. } | Extended::AcquireAll { .. }
+        );
+        if !is_renewal || !self.extended.lacks_rights {
+            return None;
+        }
+        // The name may have been released since.
+        self.extended.check_names(self.server);
+        if self.extended.lacks_rights { rights::needed(request) } else { None }
+    }
+
+    fn execute_request(
+        &mut self,
+        opaque: Opaque,
+        request: &Extended<'_>,
+    ) -> Result<Execution<'static>, Denial> {
+        let (core, connection) = (&self.server.core, self.extended.connection);
+        let now = self.server.moment();
+        let token = token_of(opaque);
+        let call = |ids| Call { connection, ids, token };
+        let mut place = None;
+        let outcome = match *request {
+            Extended::Hello { version, label, features, .. } => {
+                return self.hello(opaque, version, label, features);
+            }
+            Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
+            Extended::AttachSession { session, key, repetitions } => {
+                let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
+                core.attach(session, connection, &key, repetitions)?;
+                self.extended.regain_lease(self.server);
+                return match &self.extended.lease {
+                    Some(lease) => {
+                        lease.renew(now.monotonic);
+                        Ok(ttl(lease.ttl_ms()))
+                    }
+                    // The client must not believe in more of the lease than is left.
+                    None => Ok(ttl(core.ttl_left_ms(connection, now)?)),
+                };
+            }
+            Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
+            Extended::Where => return Ok(Execution::Where),
+            Extended::CloseSession => {
+                self.check_opaque(opaque)?;
+                self.extended.drop_lease();
+                core.close_leased(connection, token, now)
+            }
+            Extended::AcquireGrant { ids, claim, queueing, place: presented, is_shared } => {
+                let wants = [Want { is_shared, ..self.want(claim)? }];
+                let outcome;
+                (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
+                outcome
+            }
+            Extended::AcquireAll { ids, queueing, ref claims, place: presented } => {
+                let wants: Vec<_> = claims.iter().map(|claim| self.want(*claim)).collect::<Result<_, _>>()?;
+                let outcome;
+                (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
+                outcome
+            }
+            Extended::ReleaseGrant { ids, grant, is_done } => {
+                self.check_opaque(opaque)?;
+                core.release_grant(call(ids), grant, is_done, now)
+            }
+            Extended::Cancel(call) => {
+                let waiting = match call {
+                    wire::WaitingRequest::Id(id) => Waiting::Request(id),
+                    wire::WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
+                };
+                if let wire::WaitingRequest::Opaque(opaque) = call
+                    && self.extended.waiting_calls.contains_key(&opaque)
+                {
+                    core.cancel_sem_op(connection, token_of(opaque), now);
+                    return Ok(DONE);
+                }
+                core.cancel(connection, waiting, now)?;
+                return Ok(DONE);
+            }
+            Extended::VerifyGrant { grant } => {
+                let standing = &self.extended.standing;
+                let may_read =
+                    |namespace, name: &[u8]| standing.may(Right::Read, Target::Name(namespace, name));
+                let verified = core.verify_for(connection, may_read, grant, now)?;
+                return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
+            }
+            // It has the right, otherwise the request was refused.
+            Extended::MayAdminister { .. } => return Ok(DONE),
+            Extended::Holders { namespace, name } => {
+                let holders = core.listing(namespace, name, ListingKind::Holders)?;
+                return Ok(Execution::Stream(ResponseStream::listing(holders, opaque)));
+            }
+            Extended::Waiters { namespace, name } => {
+                let waiters = core.listing(namespace, name, ListingKind::Waiters)?;
+                return Ok(Execution::Stream(ResponseStream::listing(waiters, opaque)));
+            }
+            Extended::Watch { namespace, scope } => return self.watch(opaque, namespace, scope, now),
+            Extended::Unwatch { watch } => {
+                core.unwatch(connection, token_of(watch), now)?;
+                self.extended.end_watch(watch);
+                return Ok(DONE);
+            }
+            Extended::Sessions => {
+                return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
+            }
+            Extended::Held { ref sessions } => {
+                return Ok(Execution::Stream(ResponseStream::held(self.server, sessions, opaque)?));
+            }
+            Extended::Export => return self.export(opaque),
+            Extended::Change { ids, ref operation } => return self.change(opaque, ids, operation, now),
+            Extended::Inspect { namespace: None, name } => {
+                let namespace = Some(core.resolve(name));
+                return self.execute_permitted(opaque, &Extended::Inspect { namespace, name });
+            }
+            Extended::Inspect { namespace: Some(namespace), name } => {
+                let inspected = core.inspect(namespace, name, now)?;
+                return Ok(Execution::Response(ExtendedResponse::Inspected(inspected)));
+            }
+            Extended::AwaitIdle { wait, until, namespace, name } => {
+                self.check_opaque(opaque)?;
+                let (key, name) = ((connection, token), (namespace, name));
+                core.await_idle(key, name, until, self.wait_ms(wait), now)
+            }
+            Extended::List { prefix } => {
+                return Ok(Execution::Stream(ResponseStream::declared(core.declared(prefix), opaque)));
+            }
+        };
+        let execution = self.settle(opaque, request.opcode(), outcome, now, None)?;
+        // The client is told the place of a request that waits now, and the answer later.
+        Ok(place.map_or(execution, |place| Execution::Response(ExtendedResponse::Queued(place))))
+    }
+
+    /// Answers a request with this outcome, or notes that it waits; `requested`: it is an operation of an administrator.
+    fn settle(
+        &mut self,
+        opaque: Opaque,
+        opcode: ExtendedOpcode,
+        outcome: Outcome,
+        now: Moment,
+        requested: Option<Box<Requested>>,
+    ) -> Result<Execution<'static>, Denial> {
+        match outcome {
+            Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            Outcome::Waiting => {
+                let waiting = WaitingRequest { opcode, since: now.monotonic, requested };
+                self.extended.waiting.insert(opaque, waiting);
+                Ok(Execution::Later)
+            }
+        }
+    }
+
+    /// Asks the core for a grant. If the request waits, also returns its place, unless the client has not asked for places.
+    fn acquire_grant(
+        &self,
+        opaque: Opaque,
+        call: Call,
+        wants: &[Want<'_>],
+        queueing: wire::Queueing,
+        presented: Option<Place>,
+        now: Moment,
+    ) -> Result<(Outcome, Option<Place>), Denial> {
+        self.check_opaque(opaque)?;
+        let queue_max = queueing.queue_max.unwrap_or(u32::MAX);
+        let queueing = Queueing { wait_ms: self.wait_ms(queueing.wait), queue_max };
+        let core = &self.server.core;
+        if !self.extended.is_told_places && presented.is_none() {
+            return Ok((core.acquire_grant(call, wants, queueing, now), None));
+        }
+        let (outcome, place) = core.acquire_grant_at(call, wants, queueing, presented, now);
+        Ok((outcome, place.filter(|_| self.extended.is_told_places)))
+    }
+
+    /// The claim as the core takes it. The protocol has checked it.
+    fn want<'a>(&self, claim: Claim<'a>) -> Result<Want<'a>, Denial> {
+        let standing = &self.extended.standing;
+        let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
+        Want::of(claim, may).ok_or(Denial::Status(Status::InvalidArguments))
+    }
+
+    /// The time to live of a session or process that asks for this one, in milliseconds.
+    pub(super) fn ttl_ms(&self, ttl: Option<Milliseconds>) -> u32 {
+        self.server.config().session.ttl_ms(ttl)
+    }
+
+    /// How long a request waits, in milliseconds.
+    fn wait_ms(&self, wait: Wait) -> u32 {
+        match wait {
+            Wait::NotAtAll => 0,
+            Wait::UpTo(span) => self.server.config().session.wait_ms(Some(span)),
+            Wait::ServerDefault => self.server.config().session.wait_ms(None),
+        }
+    }
+
+    /// Executes an operation of an administrator if the client has the right to, and records it.
+    fn change(
+        &mut self,
+        opaque: Opaque,
+        ids: RequestIds,
+        operation: &Operation<'_>,
+        now: Moment,
+    ) -> Result<Execution<'static>, Denial> {
+        let opcode = ExtendedOpcode::of(operation);
+        let (client, permissions) = (&self.extended.client, self.extended.standing.permissions());
+        let mut requested = match Requested::permitted(Some(self.server), client, permissions, operation) {
+            Ok(requested) => requested,
+            Err(target) => {
+                self.note_missing(opcode, (Right::Administer, target));
+                return Err(self.extended.standing.refusal().into());
+            }
+        };
+        self.check_opaque(opaque)?;
+        let call = Call { connection: self.extended.connection, ids, token: token_of(opaque) };
+        let outcome = requested.execute(self.server, call, operation, now);
+        self.settle(opaque, opcode, outcome, now, Some(Box::new(requested)))
+    }
+
+    fn export(&self, opaque: Opaque) -> Result<Execution<'static>, Denial> {
+        self.check_opaque(opaque)?;
+        match self.server.exports.begin(&self.extended.client) {
+            Ok(export) => {
+                self.audit_export(Ended::Accepted);
+                Ok(Execution::Stream(ResponseStream::export(export, opaque)))
+            }
+            Err(Refused::NoStore) => Err(Denial::Status(Status::NotFound)),
+            Err(Refused::TooMany) => {
+                let reached =
+                    ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64, is_share: false };
+                Err(Denial::Refused(Refusal::LimitReached(reached)))
+            }
+            Err(Refused::System(error)) => {
+                warn!(%error, "an export cannot be begun");
+                Err(Denial::Status(Status::ExportFailed))
+            }
+        }
+    }
+
+    fn audit_export(&self, ended: Ended) {
+        let identity = self.extended.standing.permissions().identity();
+        self.server.audit.record(
+            Some(&self.extended.client),
+            identity,
+            "export all records",
+            "server",
+            ended,
+        );
+    }
+
+    fn watch(
+        &mut self,
+        opaque: Opaque,
+        namespace: Namespace,
+        scope: Scope<&[u8]>,
+        now: Moment,
+    ) -> Result<Execution<'static>, Denial> {
+        self.extended.hello.ok_or(Denial::Status(Status::NotPermitted))?;
+        self.check_opaque(opaque)?;
+        let core = &self.server.core;
+        let snapshot = core.watch(self.extended.connection, token_of(opaque), namespace, scope, now)?;
+        self.extended.watches.insert(opaque, 0);
+        self.extended.snapshots.push((opaque, snapshot));
+        Ok(Execution::Later)
+    }
+
+    /// Refuses an opaque that a waiting request or a watch still uses: the client could not tell the responses apart.
+    pub(super) fn check_opaque(&self, opaque: Opaque) -> Result<(), Denial> {
+        if self.extended.uses(opaque) {
+            return Err(Denial::Status(Status::InvalidArguments));
+        }
+        Ok(())
+    }
+}
+
+fn ttl(ttl_ms: u32) -> Execution<'static> {
+    Execution::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }

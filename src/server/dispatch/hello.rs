@@ -1,13 +1,12 @@
-//! Hello: the client proves who it is, and learns what the server has and what it may have; and Where, for the nodes of a
-//! cluster (`docs/protocol.md`, "Hello" and "Where").
+//! How a client begins: Hello, by which it proves who it is, and learns what the server has and what it may have; OpenSession; and
+//! Where, for the nodes of a cluster (`docs/protocol.md`, "Hello", "OpenSession" and "Where").
 
 use super::super::access::TokenRefused;
-use super::executor::Executor;
-use super::extended::{Denial, Execution};
-use super::extended_state::ExtendedState;
+use super::executor::{Denial, Execution, Executor};
+use super::extended_state::{ExtendedState, token_of};
 use crate::config::{SessionConfig, ms};
-use signalbox_core::REQUESTS_MAX;
-use signalbox_model::{Milliseconds, Refusal, Status};
+use signalbox_core::{Moment, Outcome, REQUESTS_MAX};
+use signalbox_model::{Milliseconds, Refusal, SessionKey, Status};
 use signalbox_protocol::{
     ACQUIRE_ALL_NAMES_MAX, Credentials, EXTENDED_VERSION, ExtendedOpcode, ExtendedResponse, Features,
     HelloAnswer, Opaque, Response, Shares, Whereabouts,
@@ -118,4 +117,43 @@ impl Executor<'_> {
             memory: share.of(self.server.memory.max() as usize) as u64,
         }
     }
+
+    /// Opens a leased session (`docs/protocol.md`, "OpenSession"), or finds the one that a repeated request has opened.
+    pub(super) fn open_session(
+        &mut self,
+        opaque: Opaque,
+        ttl: Option<Milliseconds>,
+        label: &[u8],
+        key: Option<SessionKey>,
+        now: Moment,
+    ) -> Result<Outcome, Denial> {
+        self.check_opaque(opaque)?;
+        let ttl_ms = self.ttl_ms(ttl);
+        if self.server.core.has_reached_session_share(self.extended.connection) {
+            self.slow_down();
+        }
+        let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
+        let key = match key {
+            Some(key) => key,
+            None => SessionKey(random_key()?),
+        };
+        let outcome = core.open_leased(connection, key, ttl_ms, label, token, now);
+        self.extended.regain_lease(self.server);
+        if let Some(lease) = &self.extended.lease {
+            lease.renew(now.monotonic);
+        }
+        // The request was repeated, and the session holds or waits for a name that the client may no longer acquire.
+        if self.extended.lacks_rights && !matches!(outcome, Outcome::Refused(_)) {
+            return Err(Denial::Status(Status::NotPermitted));
+        }
+        Ok(outcome)
+    }
+}
+
+/// A key that cannot be guessed.
+pub(super) fn random_key() -> Result<[u8; 16], Denial> {
+    let mut key = [0; 16];
+    // Fails only on a system without a source of randomness. No secret can be made there.
+    getrandom::fill(&mut key).map_err(|_| Denial::Status(Status::LimitReached))?;
+    Ok(key)
 }

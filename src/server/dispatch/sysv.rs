@@ -1,8 +1,8 @@
 //! Executes the operations of System V semaphore sets (`docs/protocol.md`, "System V semaphores").
 
-use super::executor::{Executor, NextStep};
-use super::extended::{Denial, random_key};
+use super::executor::{Denial, Executor, NextStep};
 use super::extended_state::token_of;
+use super::hello::random_key;
 use super::response_stream::ResponseStream;
 use super::rights;
 use signalbox_core::{SysvCall, SysvOutcome};
@@ -35,11 +35,7 @@ impl Executor<'_> {
         let opaque = frame.opaque();
         let outcome = frame.parse_sysv().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
-            let needed = rights::needed_for_sysv(&request);
-            if let Some(missing) =
-                needed.filter(|(right, target)| !self.extended.standing.may(*right, *target))
-            {
-                self.note_missing(&format!("{opcode:?}"), missing);
+            if self.lacks(opcode, rights::needed_for_sysv(&request)) {
                 return Err(Denial::Status(Status::NotPermitted));
             }
             self.execute_call(opcode, opaque, request)
