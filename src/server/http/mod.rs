@@ -3,8 +3,8 @@
 //! `listener` accepts connections, and `connections` bounds them, what they receive and how long they take. `routes` lists what
 //! there is, and checks each request before its handler sees it (Host, Origin, content type, and by `access` its rights); `api`,
 //! `leases`, `metrics`, `health` and `page` answer. On a node that does not lead, `forward` sends requests for leases to the
-//! leader, where `forwarded` serves them. `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in
-//! steps, and `requester` connects a request to the core.
+//! leader, where `forwarded` serves them. `request` is a request that was checked, and connects it to the core; `query` reads
+//! parameters, `answer` composes answers and errors, and `paging` takes lists in steps.
 //!
 //! An answer that waits for its client is in memory as a whole. All of them are bounded by the number of connections and by the
 //! length of a page and of a scrape.
@@ -25,7 +25,7 @@ mod metrics;
 mod page;
 mod paging;
 mod query;
-mod requester;
+mod request;
 mod routes;
 mod shared;
 

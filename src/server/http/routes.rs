@@ -32,13 +32,14 @@ use tokio::time::timeout;
 use super::super::access::Ended;
 use super::access::{Peer, Permissions, permissions_of, require_token, shown_token};
 use super::answer::{Answer, ApiError, HEADERS, Response};
-use super::api::{self, Context};
+use super::api;
 use super::connections::OpenConnection;
 use super::health;
 use super::leases;
 use super::metrics;
 use super::page;
 use super::query::Parameters;
+use super::request::Context;
 use super::shared::Shared;
 use signalbox_model::Quoted;
 

@@ -9,10 +9,9 @@ use super::super::super::state::Server;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
-use super::super::requester::{
-    ANSWER_MAX, NO_SUCH_SESSION, Requester, answer_to, no_such_session, status_of,
+use super::super::request::{
+    ANSWER_MAX, Context, NO_SUCH_SESSION, Requester, answer_to, no_such_session, status_of,
 };
-use super::Context;
 use crate::config::Clients;
 use signalbox_core::{Answer as CoreAnswer, Call, Mailbox, Outcome, Token};
 use signalbox_model::{

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::super::super::state::Server;
 use super::super::answer::{Answer, ApiError, Json, RETRY_S};
 use super::super::paging::{Items, Page, each_step};
-use super::Context;
+use super::super::request::Context;
 use super::changes::{Declared, execute, permitted, removal};
 use crate::declarations::{Line, Obstacle, Step, declaration, needs_more, outside, refuses, steps, twice};
 use signalbox_core::{DeclaredSemaphore, ListingKind};

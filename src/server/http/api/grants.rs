@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
-use super::Context;
+use super::super::request::Context;
 use signalbox_model::{GraceLeft, GrantId, GrantState, Milliseconds, Target, TtlLeft};
 
 /// A grant that is held. Its times count from when the server received the request.

@@ -11,13 +11,13 @@ use super::super::super::steps;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged, each_step};
+use super::super::request::Context;
 use super::changes::{clients, session};
-use super::{Context, no_such_name};
 use signalbox_access::ListedToken;
 use signalbox_core::{ClaimListing, Claimed, DeclaredSemaphore, Listed, ListedSession, ListingKind};
 use signalbox_model::sysv::{ListedUser, SetId, UserRole};
 use signalbox_model::views::{self, Named, Semaphore, Session, Set, User};
-use signalbox_model::{Namespace, SessionId, SessionKind, Target, TtlLeft};
+use signalbox_model::{Namespace, Quoted, SessionId, SessionKind, Target, TtlLeft};
 
 /// Which declared semaphores a page has.
 #[derive(Clone, Copy)]
@@ -86,6 +86,17 @@ impl Entry {
         let (entry, ttl_left) = server.with_address(listed);
         Self { entry: views::Entry::of(&entry), ttl_left: views::ttl_left_s(ttl_left) }
     }
+}
+
+/// The error about a name that does not exist; `kind` as in the request.
+pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
+    let what = match kind {
+        None => "neither a counter nor a semaphore",
+        Some(Namespace::Counters) => "no counter",
+        Some(Namespace::Semaphores) => "no semaphore",
+    };
+    let name = Quoted(name);
+    ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
 }
 
 /// A page of the holders or the waiters of a name; `None`: there is no such name.

@@ -15,7 +15,7 @@ use super::super::super::state::Server;
 use super::super::super::statistics::{self, Object};
 use super::super::access::Right;
 use super::super::answer::{Answer, Json};
-use super::Context;
+use super::super::request::Context;
 use signalbox_cluster::members::SeenNode;
 use signalbox_model::{Namespace, Target};
 

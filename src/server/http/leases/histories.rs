@@ -25,7 +25,7 @@ use super::super::super::state::Server;
 use super::super::access::Peer;
 use super::super::connections::{Connections, OpenConnection};
 use super::super::listener::serve_requests;
-use super::super::requester::Requester;
+use super::super::request::Requester;
 use super::super::shared::{Shared, Stage};
 use crate::config::Config;
 use signalbox_core::{Call, Mailbox, NameHasher};

@@ -5,8 +5,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::super::answer::{Answer, ApiError, Json};
-use super::super::api::Context;
-use super::super::requester::{ANSWER_MAX, Requester, answer_to};
+use super::super::request::{ANSWER_MAX, Context, Requester, answer_to};
 use super::waiting::mailbox;
 use super::{TOKEN, key};
 use signalbox_core::Outcome;

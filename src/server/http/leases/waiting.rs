@@ -11,8 +11,7 @@ use super::super::super::access::Standing;
 use super::super::super::state::Server;
 use super::super::access::{Right, refuse};
 use super::super::answer::ApiError;
-use super::super::api::Context;
-use super::super::requester::Requester;
+use super::super::request::{Context, Requester};
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
 

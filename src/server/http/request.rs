@@ -1,4 +1,5 @@
-//! The connection of a request of HTTP to the core, which is like any other, and its answers, which may have to wait for the store.
+//! A request that was checked, authorized and read, and its connection to the core: one like any other, whose answers may have to
+//! wait for the store.
 //!
 //! Invariant: each request has a connection of its own to the core, so the answer that arrives is its own, and an administrator
 //! who revokes that session ends one request at most.
@@ -11,9 +12,56 @@ use std::time::Duration;
 use hyper::StatusCode;
 
 use super::super::state::Server;
+use super::access::{Peer, Permissions, Right, refuse};
 use super::answer::ApiError;
+use super::connections::OpenConnection;
+use super::query::Parameters;
+use super::shared::Stage;
 use signalbox_core::{Answer, Mailbox, Message, Session, Token};
-use signalbox_model::{ConnectionId, Refusal, Status};
+use signalbox_model::{ConnectionId, Refusal, Status, Target};
+
+/// A request that was checked, authorized and read.
+pub(super) struct Context {
+    pub(super) permissions: Permissions,
+    /// The token that gives them; `None`: the request has none.
+    pub(super) token: Option<Box<[u8]>>,
+    pub(super) peer: Peer,
+    /// The connection that has received the request.
+    pub(super) connection: Arc<OpenConnection>,
+    pub(super) parameters: Parameters,
+}
+
+impl Context {
+    pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
+        self.connection.shared.server()
+    }
+
+    /// The server, for a request that reads this and has taken all of its parameters: any other is unknown.
+    pub(super) fn reads(&self, target: Target<'_>) -> Result<Arc<Server>, ApiError> {
+        let server = self.server()?;
+        self.check_read(target)?;
+        self.parameters.end()?;
+        Ok(server)
+    }
+
+    /// The server, if it serves clients: one that is being stopped changes nothing.
+    pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
+        match self.connection.shared.stage() {
+            Stage::Serving(server) => Ok(server),
+            _ => Err(ApiError::no_server()),
+        }
+    }
+
+    /// Refuses the request if its client may not read this.
+    pub(super) fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(Right::Read, target) { Ok(()) } else { Err(self.refuse(Right::Read, target)) }
+    }
+
+    /// The error for a client that does not have a right.
+    pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
+        refuse(&self.connection.shared.rules.access, &self.peer, &self.permissions, right, target)
+    }
+}
 
 /// How long a change may wait for the store.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
