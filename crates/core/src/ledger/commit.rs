@@ -120,18 +120,6 @@ impl Core {
 }
 
 impl Ledger {
-    /// Refuses what would have to be stored while the store fails.
-    pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
-        let is_failing = self.journal.is_failing();
-        self.counts.not_stored += u64::from(is_failing);
-        if is_failing { Err(Refusal::NotStored) } else { Ok(()) }
-    }
-
-    /// As [`Self::check_store`], for what is stored only if the session is durable.
-    pub(super) fn check_store_for(&mut self, session: SessionId) -> Result<(), Refusal> {
-        if self.is_durable(session) { self.check_store() } else { Ok(()) }
-    }
-
     /// The store has committed a batch: makes `step` of its consequences at most. Returns whether there is more to do.
     fn stored(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         let has_more = self.complete_batch(step, |ledger, then| ledger.committed(then, now, context));

@@ -1,32 +1,12 @@
 //! The ledger's durable facts, as records.
 
 use super::grants::{Grant, Part};
-use super::state::{Ledger, OnCommit};
+use super::state::Ledger;
 use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::time::MonotonicMs;
-use signalbox_model::{GrantId, Refusal, SessionId};
+use signalbox_model::{GrantId, SessionId};
 
 impl Ledger {
-    /// Whether the grants of a session outlive the process.
-    pub(super) fn is_durable(&self, session: SessionId) -> bool {
-        self.journal.has_store() && self.sessions.is_leased(session)
-    }
-
-    /// Allocates the id of a grant or of a generation.
-    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
-        let id = self.ids.next()?;
-        self.extend_reservation();
-        Ok(id)
-    }
-
-    /// Reserves more ids in the store when few are left.
-    pub(super) fn extend_reservation(&mut self) {
-        if let Some(up_to) = self.ids.begin_extension() {
-            self.journal.add(Change::Put(Record::Mark(up_to)));
-            self.journal.on_commit(OnCommit::Reserved(up_to));
-        }
-    }
-
     /// Stores a durable grant that was not revoked.
     pub(super) fn store_new_grant(&mut self, id: GrantId) {
         let record = self.grant_record(id, self.grants.existing(id));

@@ -1,4 +1,5 @@
-//! The state of the ledger, its limits and its figures. The operations are beside their rules.
+//! The state of the ledger, its limits and its figures, and what most operations ask of it: whether something may begin or be stored
+//! now, and the next id. The operations are beside their rules.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use super::watches::Watches;
 use crate::alarm::Alarm;
 use crate::clients::Clients;
 use crate::counter::Interval;
-use crate::durable::DeclarationRecord;
+use crate::durable::{Change, DeclarationRecord, Record};
 use crate::history::History;
 use crate::journal::{Journal, Journaled, Step};
 use crate::limit::{ClientShare, MemoryLimit};
@@ -194,6 +195,38 @@ impl Ledger {
     /// Refuses requests that would wait or stay, once the server shuts down.
     pub(super) fn check_open(&self) -> Result<(), Refusal> {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// Refuses what would have to be stored while the store fails.
+    pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
+        let is_failing = self.journal.is_failing();
+        self.counts.not_stored += u64::from(is_failing);
+        if is_failing { Err(Refusal::NotStored) } else { Ok(()) }
+    }
+
+    /// As [`Self::check_store`], for what is stored only if the session is durable.
+    pub(super) fn check_store_for(&mut self, session: SessionId) -> Result<(), Refusal> {
+        if self.is_durable(session) { self.check_store() } else { Ok(()) }
+    }
+
+    /// Whether the grants of a session outlive the process.
+    pub(super) fn is_durable(&self, session: SessionId) -> bool {
+        self.journal.has_store() && self.sessions.is_leased(session)
+    }
+
+    /// Allocates the id of a grant or of a generation.
+    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
+        let id = self.ids.next()?;
+        self.extend_reservation();
+        Ok(id)
+    }
+
+    /// Reserves more ids in the store when few are left.
+    pub(super) fn extend_reservation(&mut self) {
+        if let Some(up_to) = self.ids.begin_extension() {
+            self.journal.add(Change::Put(Record::Mark(up_to)));
+            self.journal.on_commit(OnCommit::Reserved(up_to));
+        }
     }
 }
 
