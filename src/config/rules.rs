@@ -7,19 +7,15 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ipnet::{IpNet, Ipv4Net};
 use signalbox_access::{CertificateName, Rights};
 use signalbox_model::{AddressRange, Revocation};
 
 /// An address or a network: all addresses that begin with the same bits.
 ///
-/// IPv4 addresses that are mapped to IPv6 are the IPv4 addresses.
+/// IPv4 addresses that are mapped to IPv6 are the IPv4 addresses. No bits are set after the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    /// Without bits after the prefix, and an IPv4 address in its own form.
-    address: IpAddr,
-    /// How many bits all addresses have in common: at most those of an address.
-    prefix: u8,
-}
+pub struct Network(IpNet);
 
 /// The bits in front of an IPv4 address that is mapped to IPv6.
 const MAPPED_PREFIX: u8 = 96;
@@ -27,19 +23,12 @@ const MAPPED_PREFIX: u8 = 96;
 impl Network {
     /// Whether the network has this address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let (bits, bits_of_network) = match (address.to_canonical(), self.address) {
-            (IpAddr::V4(address), IpAddr::V4(network)) => {
-                (left_aligned(address.to_bits()), left_aligned(network.to_bits()))
-            }
-            (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits()),
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
-        };
-        (bits ^ bits_of_network) & mask(self.prefix) == 0
+        self.0.contains(&address.to_canonical())
     }
 
     /// Whether it has addresses of loopback.
     pub(super) fn has_loopback(&self) -> bool {
-        let loopback = Self { address: IpAddr::from([127, 0, 0, 0]), prefix: 8 }.range();
+        let loopback = Self(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into()).range();
         let range = self.range();
         self.contains(Ipv6Addr::LOCALHOST.into())
             || (range.start() <= loopback.end() && loopback.start() <= range.end())
@@ -47,16 +36,15 @@ impl Network {
 
     /// Whether it has all addresses of the family of this one.
     pub fn is_everywhere(&self, of: IpAddr) -> bool {
-        self.prefix == 0 && self.address.is_ipv4() == of.is_ipv4()
+        self.0.prefix_len() == 0 && self.0.addr().is_ipv4() == of.is_ipv4()
     }
 
     /// The first and the last address, those of IPv4 as they are mapped to IPv6.
     pub fn range(&self) -> RangeInclusive<Ipv6Addr> {
-        let (first, prefix) = match self.address {
-            IpAddr::V4(address) => (address.to_ipv6_mapped(), MAPPED_PREFIX + self.prefix),
-            IpAddr::V6(address) => (address, self.prefix),
-        };
-        first..=Ipv6Addr::from_bits(first.to_bits() | !mask(prefix))
+        match self.0 {
+            IpNet::V4(net) => net.network().to_ipv6_mapped()..=net.broadcast().to_ipv6_mapped(),
+            IpNet::V6(net) => net.network()..=net.broadcast(),
+        }
     }
 }
 
@@ -65,58 +53,33 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         const EXPECTED: &str = "must be an IP address or a network, such as 192.0.2.1 or 10.0.0.0/8";
-        let (address, prefix) =
-            text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-        let address: IpAddr = address.parse().or(Err(EXPECTED))?;
-        let (bits, bits_of_address) = match address {
-            IpAddr::V4(address) => (left_aligned(address.to_bits()), 32),
-            IpAddr::V6(address) => (address.to_bits(), 128),
-        };
-        let prefix = match prefix {
-            None => bits_of_address,
-            // `parse` would accept a sign.
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().or(Err(EXPECTED))?
+        let network = match text.split_once('/') {
+            None => text.parse::<IpAddr>().or(Err(EXPECTED))?.into(),
+            // The parser of the library takes addresses that the standard one refuses, and `parse` would accept a sign.
+            Some((address, prefix)) if prefix.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let (address, prefix) =
+                    (address.parse().or(Err(EXPECTED))?, prefix.parse().or(Err(EXPECTED))?);
+                IpNet::new(address, prefix).or(Err(EXPECTED))?
             }
             Some(_) => return Err(EXPECTED),
         };
         // With bits after the prefix, one of the two is a typing error.
-        if prefix > bits_of_address || bits & !mask(prefix) != 0 {
+        if network != network.trunc() {
             return Err(EXPECTED);
         }
-        match address {
-            IpAddr::V6(mapped) if prefix >= MAPPED_PREFIX && is_mapped(mapped) => {
-                Ok(Self { address: address.to_canonical(), prefix: prefix - MAPPED_PREFIX })
-            }
-            address => Ok(Self { address, prefix }),
-        }
+        let mapped = match network {
+            IpNet::V6(net) if net.prefix_len() >= MAPPED_PREFIX => net.addr().to_ipv4_mapped(),
+            _ => None,
+        };
+        let of_ipv4 = |address| Ipv4Net::new_assert(address, network.prefix_len() - MAPPED_PREFIX).into();
+        Ok(Self(mapped.map_or(network, of_ipv4)))
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bits_of_address = if self.address.is_ipv4() { 32 } else { 128 };
-        if self.prefix == bits_of_address {
-            write!(f, "{}", self.address)
-        } else {
-            write!(f, "{}/{}", self.address, self.prefix)
-        }
+        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().fmt(f) } else { self.0.fmt(f) }
     }
-}
-
-fn is_mapped(address: Ipv6Addr) -> bool {
-    address.to_ipv4_mapped().is_some()
-}
-
-/// The bits of an IPv4 address where those of an IPv6 address begin.
-fn left_aligned(bits: u32) -> u128 {
-    u128::from(bits) << 96
-}
-
-/// The first bits of 128.
-fn mask(prefix: u8) -> u128 {
-    // A shift by all bits would overflow.
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 /// Some clients.
