@@ -74,7 +74,10 @@ fn a_refused_acquire_is_counted_by_its_status_and_not_released() {
     let server = TestServer::start();
     let mut holder = server.counter();
     assert_eq!(holder.acquire(b"bench-0000000000", 1, 1).status, crate::support::OK);
-    let report = report(server.counters, &["--count", "100", "--distribution", "one", "--max", "1"]);
+    let arguments = ["--count", "100", "--distribution", "one", "--max", "1"];
+    let text = String::from_utf8(bench(server.counters, &arguments).stdout).unwrap();
+    assert!(text.lines().any(|line| line == "acquire\t100\tResource not available"), "{text}");
+    let report = report(server.counters, &arguments);
     assert_eq!(number(&report, "/statuses/acquire/Resource not available"), 100);
     assert_eq!(number(&report, "/failures"), 100);
     assert_eq!(number(&report, "/released_at_end"), 0);
@@ -126,10 +129,11 @@ fn the_text_report_shows_the_main_figures() {
     let output = bench(server.counters, &["--count", "100", "--connections", "5", "--distribution", "zipf"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("5 connections x 1 in flight") && text.contains("100 answers in "), "{text}");
-    let header = text.lines().find(|line| line.starts_with("latency")).unwrap();
-    let columns: Vec<_> = header.split_whitespace().collect();
-    assert_eq!(columns, ["latency,", "us", "answers", "mean", "p50", "p90", "p99", "p99.9", "max"]);
-    assert!(text.lines().any(|line| line.starts_with("all ")), "{text}");
+    let cells = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().split('\t');
+    let columns = ["LATENCY", "ANSWERS", "MEAN", "P50", "P90", "P99", "P99.9", "MAX"];
+    assert_eq!(cells("LATENCY").collect::<Vec<_>>(), columns);
+    assert_eq!(cells("all").nth(1), Some("100"), "{text}");
+    assert!(cells("all").skip(2).all(|time| time.parse().is_ok_and(|us: f64| us > 0.0)), "{text}");
 }
 
 #[track_caller]

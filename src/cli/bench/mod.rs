@@ -43,8 +43,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     let after = arguments.pid.map(Usage::of).transpose()?;
     let cost = before.zip(after).map(|(before, after)| ServerCost::between(before, after, &record));
     let report = Report::new(arguments, server.namespace(), &load, address, &record, cost);
-    let text = if common.json { report.json() } else { report.text() };
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    Ok(report.print(common)?)
 }
 
 /// The address of the server, or of the node that leads. Its port must serve the namespace that was requested: the

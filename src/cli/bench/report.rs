@@ -1,20 +1,38 @@
 //! The report of a run, as text for people and as JSON for scripts.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::json;
 use signalbox_bench::Histogram;
 
 use super::options::{Arguments, Load};
-use crate::cli::output::json;
+use crate::cli::arguments::Common;
+use crate::cli::output::{self, merged};
+use crate::cli::table::Column;
 use signalbox_bench::{Operation, Record, Usage};
 use signalbox_client::{Namespace, Status};
 
 /// The percentiles of the report, with their keys.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
+
+/// The latencies, in microseconds.
+const LATENCIES: [Column; 8] = [
+    Column::word("LATENCY", 10),
+    Column::number("ANSWERS", 11),
+    Column::number("MEAN", 10),
+    Column::number("P50", 10),
+    Column::number("P90", 10),
+    Column::number("P99", 10),
+    Column::number("P99.9", 10),
+    Column::number("MAX", 10),
+];
+
+const STATUSES: [Column; 3] =
+    [Column::word("OPERATION", 10), Column::number("ANSWERS", 11), Column::text("STATUS")];
 
 /// The CPU time and memory of the server's process.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -83,21 +101,12 @@ impl Times {
     fn of(times_ns: &Histogram<u64>) -> Self {
         let us = |ns: u64| ns as f64 / 1000.0;
         Self {
-            mean: times_ns.mean() / 1000.0,
+            mean: times_ns.mean().round() / 1000.0,
             percentiles: PERCENTILES
                 .map(|(key, percentile)| (key, us(times_ns.value_at_percentile(percentile))))
                 .into(),
             max: us(times_ns.max()),
         }
-    }
-
-    /// Appends the columns of a line of the latency table.
-    fn write_to(&self, text: &mut String) {
-        write!(text, "{:>11.1}", self.mean).expect("a String takes everything");
-        for (key, _) in PERCENTILES {
-            write!(text, "{:>11.1}", self.percentiles[key]).expect("a String takes everything");
-        }
-        writeln!(text, "{:>11.1}", self.max).expect("a String takes everything");
     }
 }
 
@@ -145,29 +154,44 @@ impl Report {
         }
     }
 
-    pub(super) fn json(&self) -> String {
-        json(self) + "\n"
-    }
-
-    pub(super) fn text(&self) -> String {
-        let mut text = self.heading();
-        text.push_str(&self.latency_table());
-        text.push_str(&self.status_table());
+    /// Prints one JSON object, or a heading and tables.
+    pub(super) fn print(&self, common: &Common) -> io::Result<()> {
+        let mut out = io::stdout();
+        if common.json {
+            return writeln!(out, "{}", output::json(self));
+        }
+        writeln!(out, "{}", self.heading())?;
+        let mut rows = common.rows(&LATENCIES);
+        for label in Operation::ALL.map(Operation::label).into_iter().chain(["all"]) {
+            if let Some(latency) = self.latency_us.get(label) {
+                rows.push(&merged([json!({ "latency": label }), json!(latency)]))?;
+            }
+        }
+        if let Some(own_delay) = &self.own_delay_us {
+            rows.push(&merged([json!({ "latency": "own delay" }), json!(own_delay)]))?;
+        }
+        rows.finish()?;
+        if self.failures > 0 {
+            writeln!(out)?;
+            let mut rows = common.rows(&STATUSES);
+            for (operation, statuses) in &self.statuses {
+                for (status, answers) in statuses {
+                    rows.push(&json!({ "operation": operation, "answers": answers, "status": status }))?;
+                }
+            }
+            rows.finish()?;
+        }
         if self.unsent > 0 {
             let line =
                 "requests were due but not sent: the server, or this program, could not keep up with --rate";
-            writeln!(text, "\n{} {line}", self.unsent).expect("a String takes everything");
+            writeln!(out, "\n{} {line}", self.unsent)?;
         }
         if let Some(cost) = self.server_process {
             let memory_mib = cost.resident_bytes as f64 / f64::from(1 << 20);
-            writeln!(
-                text,
-                "\nserver: {:.0} ns of CPU time per answer, {memory_mib:.1} MiB resident",
-                cost.cpu_ns_per_answer
-            )
-            .expect("a String takes everything");
+            let cpu_ns = cost.cpu_ns_per_answer;
+            writeln!(out, "\nserver: {cpu_ns:.0} ns of CPU time per answer, {memory_mib:.1} MiB resident")?;
         }
-        text
+        Ok(())
     }
 
     fn heading(&self) -> String {
@@ -179,7 +203,7 @@ impl Report {
         format!(
             "{} ({}s): {} connections x {} in flight on {} threads, {rate}\n\
              {} names of {} bytes ({}), {}\n\n\
-             {} answers in {:.2} s: {:.0} per second; {} failures\n\n",
+             {} answers in {:.2} s: {:.0} per second; {} failures; latencies in microseconds\n",
             self.server,
             self.kind,
             self.connections,
@@ -194,52 +218,6 @@ impl Report {
             self.answers_per_s,
             self.failures,
         )
-    }
-
-    fn latency_table(&self) -> String {
-        let mut text = format!("{:<12}{:>12}{:>11}", "latency, us", "answers", "mean");
-        for (key, _) in PERCENTILES {
-            write!(text, "{key:>11}").expect("a String takes everything");
-        }
-        text.push_str("        max\n");
-        let operations = Operation::ALL.map(Operation::label);
-        for label in operations.into_iter().chain(["all"]) {
-            let Some(latency) = self.latency_us.get(label) else { continue };
-            write!(text, "{label:<12}{:>12}", latency.answers).expect("a String takes everything");
-            latency.times.write_to(&mut text);
-        }
-        if let Some(own_delay) = &self.own_delay_us {
-            write!(text, "{:<12}{:>12}", "own delay", "").expect("a String takes everything");
-            own_delay.write_to(&mut text);
-        }
-        text
-    }
-
-    /// One line per status; empty if all answers report success.
-    fn status_table(&self) -> String {
-        if self.failures == 0 {
-            return String::new();
-        }
-        let operations: Vec<_> = Operation::ALL
-            .map(Operation::label)
-            .into_iter()
-            .filter(|o| self.statuses.contains_key(o))
-            .collect();
-        let mut text = format!("\n{:<24}", "status");
-        for operation in &operations {
-            write!(text, "{operation:>12}").expect("a String takes everything");
-        }
-        text.push('\n');
-        let labels: BTreeSet<_> = self.statuses.values().flat_map(BTreeMap::keys).collect();
-        for label in labels {
-            write!(text, "{label:<24}").expect("a String takes everything");
-            for operation in &operations {
-                let times = self.statuses[operation].get(label).copied().unwrap_or(0);
-                write!(text, "{times:>12}").expect("a String takes everything");
-            }
-            text.push('\n');
-        }
-        text
     }
 }
 
