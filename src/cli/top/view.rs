@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use crossterm::cursor::{MoveTo, MoveToColumn};
 use crossterm::queue;
-use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
+use crossterm::style::{Attribute, Attributes, Color, ContentStyle, PrintStyledContent};
 use crossterm::terminal::{Clear, ClearType};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -18,34 +18,37 @@ use crate::cli::values::unix_now_s;
 use signalbox_client::{Inspected, Namespace, SessionEntry};
 use signalbox_model::SessionKind;
 
-/// How a text looks. crossterm leaves out colors if the environment asks for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Style {
-    color: Option<Color>,
-    is_bold: bool,
-    is_reversed: bool,
-}
-
-const PLAIN: Style = Style { color: None, is_bold: false, is_reversed: false };
-const BOLD: Style = Style { is_bold: true, ..PLAIN };
-const HEADER: Style = Style { color: Some(Color::DarkCyan), ..BOLD };
-const PROBLEM: Style = Style { color: Some(Color::DarkRed), ..BOLD };
-const QUIET: Style = Style { color: Some(Color::DarkGrey), ..PLAIN };
+// crossterm leaves out colors if the environment asks for none.
+const PLAIN: ContentStyle = ContentStyle {
+    foreground_color: None,
+    background_color: None,
+    underline_color: None,
+    attributes: Attributes::none(),
+};
+const BOLD: ContentStyle = ContentStyle { attributes: Attributes::none().with(Attribute::Bold), ..PLAIN };
+const HEADER: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkCyan), ..BOLD };
+const PROBLEM: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkRed), ..BOLD };
+const QUIET: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkGrey), ..PLAIN };
 /// Of a figure that deserves attention.
-const BUSY: Style = Style { color: Some(Color::DarkYellow), ..PLAIN };
+const BUSY: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkYellow), ..PLAIN };
+
+/// The same in reverse.
+fn reversed(style: ContentStyle) -> ContentStyle {
+    ContentStyle { attributes: style.attributes.with(Attribute::Reverse), ..style }
+}
 
 /// A part of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) text: String,
-    style: Style,
+    style: ContentStyle,
 }
 
 /// A line from left to right.
 pub(super) type Line = Vec<Span>;
 
 /// Messages may have several lines: a character that moves the cursor becomes a space.
-fn span(text: impl Into<String>, style: Style) -> Span {
+fn span(text: impl Into<String>, style: ContentStyle) -> Span {
     Span { text: text.into().replace(char::is_control, " "), style }
 }
 
@@ -113,7 +116,7 @@ fn head_lines(model: &Model) -> Vec<Line> {
         number("limit_reached"),
     );
     let tab = |(index, view): (usize, View)| {
-        let style = if view == model.view { Style { is_reversed: true, ..HEADER } } else { PLAIN };
+        let style = if view == model.view { reversed(HEADER) } else { PLAIN };
         span(format!(" {} {} ", index + 1, view.title()), style)
     };
     let mut tabs: Line = View::ALL.into_iter().enumerate().map(tab).collect();
@@ -159,7 +162,7 @@ fn table<'r>(
     let texts = widths.iter().filter(|width| width.is_none()).count();
     let others = widths.iter().flatten().sum::<usize>() + widths.len() - 1;
     let left = width.saturating_sub(others) / texts.max(1);
-    let line = |texts: Vec<&str>, style: &dyn Fn(&Column, &str) -> Style| -> Line {
+    let line = |texts: Vec<&str>, style: &dyn Fn(&Column, &str) -> ContentStyle| -> Line {
         let mut line = Line::new();
         for ((text, column), width) in texts.into_iter().zip(columns).zip(&widths) {
             let space = if line.is_empty() { "" } else { " " };
@@ -173,7 +176,8 @@ fn table<'r>(
     for (index, row) in rows.iter().enumerate() {
         let style = |column: &Column, text: &str| {
             let is_busy = column.title == "WAITING" && !matches!(text, "0" | "-");
-            Style { is_reversed: selected == Some(index), ..if is_busy { BUSY } else { PLAIN } }
+            let style = if is_busy { BUSY } else { PLAIN };
+            if selected == Some(index) { reversed(style) } else { style }
         };
         lines.push(line(row.iter().map(String::as_str).collect(), &style));
     }
@@ -334,16 +338,7 @@ pub(super) fn write(lines: &[Line], width: u16, out: &mut impl Write) -> io::Res
             queue!(out, MoveToColumn(width - columns as u16))?;
             let text = cut(text, columns);
             columns = columns.saturating_sub(text.width());
-            if let Some(color) = style.color {
-                queue!(out, SetForegroundColor(color))?;
-            }
-            if style.is_bold {
-                queue!(out, SetAttribute(Attribute::Bold))?;
-            }
-            if style.is_reversed {
-                queue!(out, SetAttribute(Attribute::Reverse))?;
-            }
-            queue!(out, Print(text), SetAttribute(Attribute::Reset))?;
+            queue!(out, PrintStyledContent(style.apply(text)))?;
         }
         if columns > 0 {
             queue!(out, Clear(ClearType::UntilNewLine))?;
