@@ -116,7 +116,6 @@ impl<'a> Attempts<'a> {
                         process::take_lost_adjustments();
                         return Err(unreachable(self.call));
                     }
-                    self.is_sent = false;
                 }
                 Err(obstacle) => self.overcome(obstacle)?,
             }
@@ -126,6 +125,7 @@ impl<'a> Attempts<'a> {
     /// Repeats the request with the same numbers until there is a response.
     fn run_as(&mut self, process: &Process, lease: &mut Lease) -> Result<ResponseFrame, Obstacle> {
         let ids = process.number(lease);
+        let mut is_repeated = false;
         loop {
             if let Err(obstacle) = self.attach(process, lease) {
                 self.overcome_keeping_numbers(obstacle)?;
@@ -141,7 +141,6 @@ impl<'a> Attempts<'a> {
                 cancels: matches!(self.call, Call::Operate { .. }),
                 is_caught: self.is_caught,
             };
-            let is_repeated = self.is_sent;
             let compose = |rows: &mut Vec<u8>, opaque, out: &mut Vec<u8>| {
                 self.call.compose(ids, rows, opaque, out);
             };
@@ -154,7 +153,7 @@ impl<'a> Attempts<'a> {
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {
                     self.note_end(&error, place, began);
-                    self.is_sent = true;
+                    (self.is_sent, is_repeated) = (true, true);
                     lease.set(None);
                     self.overcome_keeping_numbers(Obstacle::Outage(error))?;
                 }
