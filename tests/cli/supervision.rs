@@ -362,6 +362,19 @@ async fn a_command_that_is_stopped_while_it_has_to_end_is_killed() {
 }
 
 #[tokio::test]
+async fn a_signal_that_ends_the_command_ends_what_it_leaves_behind() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "trap 'exit 3' INT HUP QUIT; sleep 3600 & echo $!; while :; do sleep 0.1; done";
+    for sent in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let (mut child, pids) = running(server, &[], script, 1).await;
+        signal(&child, sent);
+        assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3), "{sent}");
+        assert!(!runs(&pids[0]), "{sent}");
+    }
+}
+
+#[tokio::test]
 async fn a_process_that_is_started_after_sigterm_is_asked_to_end_too() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

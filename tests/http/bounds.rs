@@ -186,6 +186,28 @@ fn a_client_with_its_share_loses_the_connection_that_has_been_idle_longest() {
     assert!(http.get("/api/v1/refusals").json()["client_share"].as_u64() >= Some(2));
 }
 
+#[test]
+fn a_connection_that_answers_a_request_is_not_closed_for_another_one() {
+    let http = HttpDaemon::start();
+    let head = |path, length| {
+        format!(
+            "POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+    };
+    let mut used = http.connect_from("127.0.0.2");
+    let release = format!("{{\"key\":\"{}\"}}", "0".repeat(32));
+    used.write_all(format!("{}{release}", head("lease/release", release.len())).as_bytes()).unwrap();
+    assert_eq!(read_reply(&mut used).status, 200);
+    let body = r#"{"name": "gpu"}"#;
+    let (begin, rest) = body.split_at(10);
+    used.write_all(format!("{}{begin}", head("name", body.len())).as_bytes()).unwrap();
+    let mut idle: Vec<_> = (0..40).map(|_| http.connect_from("127.0.0.2")).collect();
+    assert_closed_in_time(idle.swap_remove(0));
+    used.write_all(rest.as_bytes()).unwrap();
+    assert_eq!(read_reply(&mut used).status, 404);
+}
+
 fn connections(http: &HttpDaemon) -> u64 {
     let text = http.get("/metrics").text();
     let line = text.lines().find(|line| line.starts_with("signalbox_http_connections ")).unwrap();

@@ -54,6 +54,16 @@ fn an_import_and_an_export_restore_the_text() {
 }
 
 #[test]
+fn an_interrupted_import_can_be_repeated() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| scratch.path().join(name));
+    open(&from).unwrap().commit(&[Change::Put(crate::a_session(1))]).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(to.join("signalbox.redb.new"), b"half of it").unwrap();
+    assert_eq!(import_text(&to, &exported(&from)).unwrap(), 1);
+}
+
+#[test]
 fn a_check_does_not_change_an_unclean_file() {
     let scratch = tempfile::tempdir().unwrap();
     let (data, copy) = (scratch.path().join("data"), scratch.path().join("copy"));

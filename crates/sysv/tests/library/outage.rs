@@ -49,6 +49,23 @@ fn a_call_that_waits_survives_one_outage_after_the_other() {
 }
 
 #[test]
+fn a_signal_ends_a_call_that_waits_at_a_silent_server() {
+    let server = TestServer::start();
+    let relay = Relay::to(server.address);
+    let mut command = preloaded(STEPPER, relay.address);
+    let mut a = Stepper::spawn(command.env("SIGNALBOX_SYSV_TIMEOUT", "500ms"));
+    let mut observer = Stepper::start(server.address);
+    let set = a.set(7, "0");
+    assert_eq!(a.ask("catch"), "= 0");
+    a.send(format!("op {set} - 0,-1,0"));
+    until("a waits", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
+    relay.freeze();
+    a.signal(libc::SIGUSR1);
+    let answer = a.answer();
+    assert!(answer.starts_with("! "), "{answer}");
+}
+
+#[test]
 fn a_signal_during_an_outage_cancels_the_call_afterwards() {
     let server = TestServer::start();
     let relay = Relay::to(server.address);
