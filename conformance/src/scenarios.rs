@@ -486,7 +486,7 @@ mod tests {
             assert!(missing.is_empty(), "no client has the tests {missing:?}");
         }
         assert_eq!(named, scenarios, "left: what the tables name; right: the scenarios of the suite");
-        assert!(page.contains(&format!("| the time to live; {} s |", DEFAULT_TTL_MS / 1000)));
+        assert!(page.contains(&format!("| the time to live; default {} s |", DEFAULT_TTL_MS / 1000)));
         Ok(())
     }
 }
