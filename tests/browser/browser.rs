@@ -86,11 +86,10 @@ impl Browser {
         }
     }
 
+    /// What the page shows. The WebDriver's own command for it keeps the page busy for minutes if it has many rows.
     pub async fn text(&self) -> String {
-        match self.page.find(Locator::Css("body")).await {
-            Ok(body) => body.text().await.unwrap_or_default(),
-            Err(_) => String::new(),
-        }
+        let shown = self.page.execute("return document.body?.innerText", Vec::new()).await;
+        shown.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// Presses the button with this text, once it can be pressed.

@@ -332,7 +332,8 @@ fn without_a_leader_a_request_waits_for_a_limited_time() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
     let leader = cluster.leader();
     let node = cluster.add("relay");
-    cluster.configure(node, |config| format!("{config}eligible = false\nhold = 1\n"));
+    cluster
+        .configure(node, |config| format!("{}eligible = false\n", config.replace("hold = 60", "hold = 1")));
     cluster.start_node(node);
     cluster.await_standby(node);
     let holder = key();
