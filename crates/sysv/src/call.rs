@@ -147,8 +147,14 @@ impl<'a> Attempts<'a> {
             let outcome = connection.exchange(&mut wait, compose);
             self.is_caught = wait.is_caught;
             match outcome {
-                Ok(response) if self.shows_another_token(connection, &response)? => {}
-                Ok(response) => return self.judged(response, is_repeated),
+                Ok(response) => match self.shows_another_token(connection, &response) {
+                    Ok(true) => {}
+                    Ok(false) => return self.judged(response, is_repeated),
+                    Err(obstacle) => {
+                        lease.set(None);
+                        self.overcome_keeping_numbers(obstacle)?;
+                    }
+                },
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {

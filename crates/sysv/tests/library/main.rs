@@ -21,6 +21,7 @@ mod signals;
 mod stepper;
 #[path = "../support/mod.rs"]
 mod support;
+mod token;
 mod world;
 
 use std::time::{Duration, Instant};
