@@ -332,8 +332,7 @@ fn without_a_leader_a_request_waits_for_a_limited_time() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
     let leader = cluster.leader();
     let node = cluster.add("relay");
-    cluster
-        .configure(node, |config| format!("{}eligible = false\n", config.replace("hold = 60", "hold = 1")));
+    cluster.configure(node, |config| config.replace("hold = 60", "eligible = false\nhold = 1"));
     cluster.start_node(node);
     cluster.await_standby(node);
     let holder = key();

@@ -152,7 +152,7 @@ fn a_client_waits_for_a_leader_for_a_limited_time() {
     drop(waiting);
 
     // A node that may not lead, alone.
-    cluster.configure(leader, |config| format!("{config}eligible = false\nhold = 1\n"));
+    cluster.configure(leader, |config| config.replace("hold = 60", "eligible = false\nhold = 1"));
     cluster.start_node(leader);
     cluster.await_standby(leader);
     assert_eq!(cluster.served(leader).get(b"warm-up").status, OK, "it relays");

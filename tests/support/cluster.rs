@@ -19,8 +19,8 @@ use super::namespaces::Machine;
 use super::ports::free_ports;
 use super::{OK, Wire, eventually, is_stopped};
 
-/// The default, which a busy machine rarely misses.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(3);
+/// The shortest renew deadline, so that failovers are quick.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Nodes on an etcd. What is left of both ends with this.
 pub struct TestCluster {
