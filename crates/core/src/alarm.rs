@@ -1,4 +1,4 @@
-//! The alarm of the task that does what is due.
+//! Wakes the task that processes deadlines if something comes due before the task would wake by itself.
 //!
 //! Invariant: if something comes due earlier than the task last asked for, the task is woken once.
 
@@ -11,18 +11,18 @@ pub(super) struct Alarm(Option<Sleeper>);
 
 #[derive(Debug)]
 struct Sleeper {
-    /// When it wakes by itself; `None`: no wake-up is scheduled for the ledger.
+    /// When the task wakes by itself; `None`: nothing is due.
     until: Option<Due>,
     waker: Waker,
 }
 
 impl Alarm {
-    /// The task sleeps until then.
+    /// Notes that the task sleeps until `until`.
     pub(crate) fn set(&mut self, until: Option<Due>, waker: Waker) {
         self.0 = Some(Sleeper { until, waker });
     }
 
-    /// Something is due then: wakes the task if it sleeps longer.
+    /// Wakes the task if it would sleep beyond `due`.
     pub(crate) fn ring(&mut self, due: Due) {
         if self.0.as_ref().is_some_and(|sleeper| sleeper.until.is_none_or(|until| due < until))
             && let Some(sleeper) = self.0.take()

@@ -1,11 +1,12 @@
-//! What an Acquire requests.
+//! The claim of an Acquire.
 
 use std::num::NonZeroU32;
 
-/// The resources that an Acquire requests: 1 to `maximum`.
+/// The resources that an Acquire requests, and the maximum under which it requests them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub(crate) resources: u32,
+    /// At least `resources`; 0: the semaphore exists, with a capacity of its own.
     pub(crate) maximum: u32,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::invariant::invariant;
 use crate::limit::ClientKey;
 
-/// What is counted for each client.
+/// A quantity that is counted for each client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counted {
     /// Leased sessions, or processes of System V calls.
@@ -17,7 +17,7 @@ pub(super) enum Counted {
     /// Requests that wait.
     Waiters,
     Watches,
-    /// What its sessions take of the memory, in bytes.
+    /// The memory that its sessions use, in bytes.
     Bytes,
 }
 
@@ -25,17 +25,17 @@ impl Counted {
     const ALL: [Self; 4] = [Self::Sessions, Self::Waiters, Self::Watches, Self::Bytes];
 }
 
-/// The numbers of what one client has, in the order of [`Counted`].
+/// The counts of one client, in the order of [`Counted`].
 pub(super) type Counts = [usize; 4];
 
-/// The clients, and their unused sessions, which have ids `I` that grow.
+/// The clients and their unused sessions. `I` is the type of session ids, which grow.
 #[derive(Debug)]
 pub(super) struct Clients<I>(BTreeMap<ClientKey, Usage<I>>);
 
 #[derive(Debug)]
 struct Usage<I> {
     counts: Counts,
-    /// Its sessions that may end to make room for new ones of the same client. Some may be used again.
+    /// Its sessions that may end to make room for new ones of the same client. Some may have been used again since.
     unused: BTreeSet<I>,
 }
 
@@ -46,19 +46,19 @@ impl<I> Default for Clients<I> {
 }
 
 impl<I: Ord + Copy> Clients<I> {
-    /// How much a client has.
+    /// Returns a count of a client.
     pub(super) fn count(&self, client: Option<ClientKey>, what: Counted) -> usize {
         client.and_then(|client| self.0.get(&client)).map_or(0, |usage| usage.counts[what as usize])
     }
 
-    /// A client has this much more.
+    /// Adds to a count of a client.
     pub(super) fn add(&mut self, client: Option<ClientKey>, what: Counted, amount: usize) {
         let Some(client) = client.filter(|_| amount > 0) else { return };
         let new = || Usage { counts: Counts::default(), unused: BTreeSet::new() };
         self.0.entry(client).or_insert_with(new).counts[what as usize] += amount;
     }
 
-    /// A client has this much less.
+    /// Subtracts from a count of a client.
     pub(super) fn subtract(&mut self, client: Option<ClientKey>, what: Counted, amount: usize) {
         let Some(client) = client.filter(|_| amount > 0) else { return };
         let usage = self.0.get_mut(&client).filter(|usage| usage.counts[what as usize] >= amount);
@@ -70,12 +70,12 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// A client has this much more of each.
+    /// Adds to each count of a client.
     pub(super) fn add_all(&mut self, client: Option<ClientKey>, counts: Counts) {
         Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.add(client, what, amount));
     }
 
-    /// A client has this much less of each.
+    /// Subtracts from each count of a client.
     pub(super) fn subtract_all(&mut self, client: Option<ClientKey>, counts: Counts) {
         Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.subtract(client, what, amount));
     }
@@ -87,7 +87,7 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// The session is used again, or has ended.
+    /// Removes a session that is used again or has ended.
     pub(super) fn remove_unused(&mut self, client: Option<ClientKey>, session: I) {
         if let Some(usage) = client.and_then(|client| self.0.get_mut(&client)) {
             usage.unused.remove(&session);
@@ -104,7 +104,7 @@ impl<I: Ord + Copy> Clients<I> {
         self.0.iter().flat_map(|(client, usage)| usage.unused.iter().map(|session| (*client, *session)))
     }
 
-    /// Compares the counts with those of everything that clients have.
+    /// Compares the counts with the sums of `all`, which has everything that clients have.
     pub(super) fn check(&self, all: impl Iterator<Item = (Option<ClientKey>, Counts)>) -> Result<(), String> {
         let mut expected = BTreeMap::<_, Counts>::new();
         for (client, counts) in all.filter(|(_, counts)| *counts != Counts::default()) {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use signalbox_model::UnixSeconds;
 
-/// The number of an interval since the epoch: boundaries are at multiples of its length in Unix time.
+/// The number of an interval since the Unix epoch: boundaries are at multiples of its length in Unix time.
 ///
 /// The clock may be set back. Then the latest interval seen so far stays the current one, and its peak is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

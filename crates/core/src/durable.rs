@@ -20,7 +20,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Its size in bytes, about.
+    /// Returns the approximate size of the change in bytes.
     pub(super) fn size(&self) -> usize {
         /// The size of a change without its texts.
         const FIXED: usize = 64;
@@ -28,7 +28,7 @@ impl Change {
             Self::Delete(Key::Declaration(name)) => name.len(),
             Self::Delete(_) => 0,
             Self::Put(Record::Declaration(of)) => {
-                // Many slots take a bit for each possible one.
+                // Many slots are stored with one bit for each possible slot.
                 of.name.len() + of.label.len() + (2 * of.service.slots_out.len()).min(SLOTS_MAX as usize / 8)
             }
             Self::Put(Record::Session(of)) => of.label.len(),
@@ -58,7 +58,7 @@ pub enum Key {
     Answer(SessionId, RequestId),
     /// A fact about System V semaphore sets.
     Sysv(SysvKey),
-    /// The key of places; there is one such record.
+    /// The key that proves places; there is one such record.
     PlaceKey,
 }
 
@@ -109,12 +109,12 @@ pub struct DeclarationRecord {
     /// again since then, this concerns grants with ids below `created`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub evicted_grace_ms: Option<u32>,
-    /// What of it is out of service; nothing if it is being removed.
+    /// What is out of service; nothing while it is being removed.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub service: Service,
 }
 
-/// What of a declared semaphore an administrator has taken out of service for a while. The declaration stays as it is.
+/// What an administrator has taken out of service for a while. It is not part of the declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Service {
@@ -185,7 +185,7 @@ pub struct PartRecord {
     pub position: u8,
     /// The resources taken.
     pub resources: u32,
-    /// The semaphore's capacity, or the counter's maximum of the request.
+    /// The semaphore's capacity, or the maximum that the request stated for the counter.
     pub capacity: u32,
     /// Its slots, if the semaphore has numbered ones.
     pub slots: Box<[u16]>,

@@ -1,4 +1,5 @@
-//! Entries of the history of grants, one behind the other as bytes, so that the ledger records a grant without allocations.
+//! The entries of the history of grants, encoded one after the other in one buffer, so that the ledger records a grant
+//! without allocations.
 
 use std::fmt;
 use std::mem;
@@ -13,9 +14,10 @@ use signalbox_model::{GrantEnd, GrantId, Namespace, SessionId, UnixMilliseconds}
 pub struct HistoryEntry<'a> {
     /// What happened to which grant, and when.
     pub head: HistoryHead,
-    /// The address of the session's client; of a leased session, of the one that is attached or was last. `None`: not known.
+    /// The address of the session's client; for a leased session, of the client that was attached last. `None`: not
+    /// known.
     pub address: Option<SocketAddr>,
-    /// The identity that this client has proven; empty: none.
+    /// The identity that this client has proven; may be empty.
     pub identity: &'a [u8],
     /// The label of the session.
     pub label: &'a [u8],
@@ -23,7 +25,7 @@ pub struct HistoryEntry<'a> {
     pub parts: HistoryParts<'a>,
 }
 
-/// The part of an entry that has no texts.
+/// The event of an entry, with its grant and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryHead {
     /// What happened.
@@ -58,7 +60,7 @@ pub enum HistoryEvent {
 /// What a grant holds of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryPart<'a> {
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The bytes of the name.
     pub name: &'a [u8],
@@ -74,7 +76,7 @@ impl HistoryPart<'_> {
     }
 }
 
-/// What a grant holds, of each name.
+/// The parts of an entry, one for each name of the grant.
 #[derive(Clone, Debug)]
 pub struct HistoryParts<'a>(&'a [u8]);
 
@@ -94,10 +96,10 @@ impl<'a> Iterator for HistoryParts<'a> {
     }
 }
 
-/// The most that the entries that wait take, in bytes.
+/// The most bytes that pending entries take.
 const BYTES_MAX: usize = 4 << 20;
 
-/// The entries that wait to be taken. They have at most [`BYTES_MAX`]; further ones are dropped.
+/// The pending entries, which wait to be taken. Beyond [`BYTES_MAX`], entries are dropped.
 pub(super) struct History {
     clock: Box<dyn Fn() -> UnixMilliseconds + Send>,
     /// Woken when there is an entry to take, and there was none before.
@@ -120,12 +122,13 @@ impl History {
         (self.clock)()
     }
 
-    /// Takes all entries, in place of what `entries` has.
+    /// Takes all entries by exchanging the buffer with `entries`, which is empty.
     pub(super) fn take(&mut self, entries: &mut Vec<u8>) {
         mem::swap(&mut self.entries, entries);
     }
 
-    /// Adds an entry; `parts`: the kind, the name, the resources and the slots of each. Returns whether there was room for it.
+    /// Adds an entry. A part is the namespace, the name, the resources and the slots. Returns whether there was room
+    /// for it.
     pub(super) fn put<'a>(
         &mut self,
         head: HistoryHead,
@@ -188,15 +191,17 @@ impl History {
     }
 }
 
-/// The bytes of a length, those of an entry before its texts, and those of a part before its name.
+/// The size of an encoded length.
 const LENGTH_BYTES: usize = 4;
+/// The size of the fields of an entry that precede its texts.
 const HEAD_BYTES: usize = 3 + 4 * 8 + 16 + 2 + 3 * LENGTH_BYTES;
+/// The size of the fields of a part that precede its name.
 const PART_BYTES: usize = 1 + 4 + 2 * LENGTH_BYTES;
 
-/// Bytes whose number is known when the program is built, so that all of them are appended or read at once.
+/// Fields whose size is known at compile time, so that all of them are appended or read at once.
 struct Fixed<const N: usize> {
     bytes: [u8; N],
-    /// Those that are put or taken.
+    /// The number of bytes that were put or taken.
     done: usize,
 }
 
@@ -217,7 +222,7 @@ impl<const N: usize> Fixed<N> {
 
     #[inline(always)]
     fn take<const M: usize>(&mut self) -> [u8; M] {
-        let field = self.bytes[self.done..].first_chunk().expect("as many are taken as were put");
+        let field = self.bytes[self.done..].first_chunk().expect("the fields taken are those that were put");
         self.done += M;
         *field
     }

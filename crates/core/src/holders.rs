@@ -5,7 +5,8 @@
 //! grants, and the reasons why the object is tracked. An empty rare state is freed by the next sweep and not at once,
 //! so that a contended name does not allocate again and again.
 //!
-//! Invariants: no holding is of zero resources; the tag is set exactly while the rare state is not empty.
+//! Invariants: no holding has zero resources; the tag of `TaggedIndex` is set exactly while the rare state is not
+//! empty.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -156,7 +157,7 @@ impl Holders {
         holdings.sum::<u64>() + u64::from(self.granted())
     }
 
-    /// The sessions that hold resources, and how many.
+    /// The sessions that hold resources, and the resources of each.
     pub(super) fn holdings(&self) -> impl Iterator<Item = (ConnectionId, u32)> {
         let first = self.first.map(|session| (session, self.resources));
         let others = self.rare().into_iter().flat_map(RareState::holdings);
@@ -172,7 +173,7 @@ impl Holders {
         self.change_rare(|rare| rare.granted = granted);
     }
 
-    /// Whether operations go through the ledger, and why.
+    /// Returns the reasons why operations go through the ledger.
     #[inline(always)]
     pub(super) fn tracking(&self) -> Tracking {
         self.rare().map_or(Tracking::default(), |rare| rare.tracking)

@@ -34,7 +34,7 @@ pub(super) fn broken(expected: fmt::Arguments<'_>) -> ! {
     std::process::abort();
 }
 
-/// Locks a mutex of the core. A poisoned mutex guards a change that a panic left incomplete.
+/// Locks a mutex of the core. Aborts the process if it is poisoned: a panic has left a change incomplete.
 #[inline]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {

@@ -1,11 +1,11 @@
 //! A queue of changes for a store: what is pending, and the one batch that is in flight.
 //!
-//! Changes come in **units**: what belongs together, so that a store has all of it or none. With the changes the journal
-//! keeps, in the same order, what happens when they are stored. It knows nothing about either: the ledger
-//! (`ledger/commit.rs`) and the semaphore sets (`sysv/storing.rs`) have one each, and complete their batches.
+//! Changes come in **units**: a store has all changes of a unit, or none. With the changes the journal keeps, in the
+//! same order, what happens when they are committed. It knows nothing about either: the ledger (`ledger/commit.rs`) and
+//! the semaphore sets (`sysv/storing.rs`) have a journal each, and complete their batches.
 //!
-//! A batch that could not be stored stays as it is, and is taken again before anything else. So the store has, whatever
-//! it has of that batch, what the journal says when the batch is stored at last.
+//! A batch that could not be committed stays as it is, and is taken again before anything else. So it makes no
+//! difference whether the store has it from the failed attempt.
 //!
 //! Invariants: at most one batch is in flight; a batch has whole units; a unit is within [`UNIT_MAX`], whatever clients
 //! do, so that every store accepts it.
@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// The most that a unit has: what etcd accepts in one transaction.
+/// The limit of a unit: what etcd accepts in one transaction.
 pub(super) const UNIT_MAX: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
 
 /// A queue of changes, with a `T` for each thing that happens on commit. Without a store, it stays empty.
@@ -31,14 +31,14 @@ pub(super) struct Journal<T> {
     /// The unit that is being made.
     current: Unit<T>,
     in_flight: Option<InFlight<T>>,
-    /// The store could not commit the last batch that it had.
+    /// Whether the store failed to commit its last batch.
     is_failing: bool,
 }
 
 #[derive(Debug)]
 struct Unit<T> {
     changes: Vec<Change>,
-    /// The size of the changes in bytes, about.
+    /// The approximate size of the changes in bytes.
     bytes: usize,
     on_commit: Vec<T>,
 }
@@ -47,7 +47,7 @@ struct Unit<T> {
 struct InFlight<T> {
     changes: Arc<Vec<Change>>,
     on_commit: VecDeque<T>,
-    /// `false`: the store could not commit it, and has it again next.
+    /// `false`: the store could not commit it, and takes it again next.
     is_taken: bool,
 }
 
@@ -71,7 +71,7 @@ impl<T> Default for Journal<T> {
 }
 
 impl<T> Journal<T> {
-    /// From now on, there is a store.
+    /// Keeps changes for a store from now on. `taker` is woken when there are some.
     pub(super) fn keep_for(&mut self, taker: Waker) {
         self.taker = Some(taker);
     }
@@ -90,7 +90,7 @@ impl<T> Journal<T> {
         self.wake_taker();
     }
 
-    /// Adds what happens when everything so far is committed. There is a store.
+    /// Adds what happens when everything so far is committed. Requires a store.
     pub(super) fn on_commit(&mut self, then: T) {
         self.current.on_commit.push(then);
         self.wake_taker();
@@ -109,8 +109,8 @@ impl<T> Journal<T> {
         }
     }
 
-    /// Whether the current unit has a quarter of what it may have, so that changes that need not be stored together go into
-    /// another one.
+    /// Returns whether the current unit has reached a quarter of [`UNIT_MAX`]: changes that need not be stored together
+    /// then go into another unit.
     pub(super) fn is_unit_large(&self) -> bool {
         self.current.changes.len() >= UNIT_MAX.changes / 4 || self.current.bytes >= UNIT_MAX.bytes / 4
     }
@@ -145,12 +145,12 @@ impl<T> Journal<T> {
         Some(changes)
     }
 
-    /// The next thing that happens because the batch in flight is committed.
+    /// Takes the next consequence of the commit of the batch in flight.
     pub(super) fn next_committed(&mut self) -> Option<T> {
         self.in_flight.as_mut()?.on_commit.pop_front()
     }
 
-    /// Ends the batch in flight if everything has happened that its commit causes. Returns whether it has.
+    /// Ends the batch in flight if its commit has no further consequences. Returns whether that is so.
     pub(super) fn finish_batch(&mut self) -> bool {
         let is_done = self.in_flight.as_ref().is_none_or(|in_flight| in_flight.on_commit.is_empty());
         if is_done {
@@ -159,8 +159,7 @@ impl<T> Journal<T> {
         is_done
     }
 
-    /// The store could not commit its last batch, or has committed one since. If it was the one in flight, it is taken
-    /// again.
+    /// Sets whether the store failed to commit its last batch. If it did, a batch in flight is taken again.
     pub(super) fn set_failing(&mut self, is_failing: bool) {
         self.is_failing = is_failing;
         if is_failing && let Some(in_flight) = &mut self.in_flight {
@@ -172,7 +171,8 @@ impl<T> Journal<T> {
         self.is_failing
     }
 
-    /// Takes out of what happens on commit what no longer waits for that, in order, at most this many.
+    /// Takes out, in order, at most `most` consequences that no longer wait for the commit: those that `is_over`
+    /// selects.
     pub(super) fn take_out(&mut self, most: usize, is_over: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         if let Some(in_flight) = &mut self.in_flight {
@@ -200,32 +200,33 @@ impl<T> Journal<T> {
 /// How much one batch may have, unless one unit alone has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimit {
-    /// Changes.
+    /// The number of changes.
     pub changes: usize,
-    /// The size of the changes in bytes, about: that of their texts, and some for each.
+    /// The approximate size of the changes in bytes.
     pub bytes: usize,
 }
 
 impl BatchLimit {
     /// No limit.
     pub const NONE: Self = Self { changes: usize::MAX, bytes: usize::MAX };
-    /// The most that one unit has. A store must accept that much.
+    /// The limit of a unit. A store must accept that much.
     pub const UNIT: Self = UNIT_MAX;
 
-    /// Whether it permits this much.
+    /// Returns whether the limit permits this much.
     pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
         changes <= self.changes && bytes <= self.bytes
     }
 }
 
-/// What may have a journal: the ledger and the semaphore sets.
+/// The owner of a journal: the ledger or the semaphore sets.
 pub(super) trait Journaled {
     /// What happens when a change is committed.
     type Then;
 
     fn journal(&mut self) -> &mut Journal<Self::Then>;
 
-    /// The batch in flight is committed: has `step` of its consequences made at most. Returns whether there are more.
+    /// Completes the batch in flight, which is committed: passes at most `step` of its consequences to `committed`.
+    /// Returns whether there are more.
     fn complete_batch(&mut self, step: usize, mut committed: impl FnMut(&mut Self, Self::Then)) -> bool {
         self.journal().set_failing(false);
         for _ in 0..step {
@@ -239,7 +240,7 @@ pub(super) trait Journaled {
     }
 }
 
-/// A hold of the lock of what has a journal. What it changes is one unit, unless it ends units in between.
+/// A guard of the lock of a [`Journaled`]. The changes made under it are one unit, unless units are ended in between.
 pub(super) struct Step<'a, T: Journaled>(MutexGuard<'a, T>);
 
 impl<'a, T: Journaled> Step<'a, T> {

@@ -1,6 +1,6 @@
 //! The rules that decide which session may use how many resources of which name.
 //!
-//! The core is sans I/O and has no clock: time is a parameter, and nothing here blocks, logs or reads a socket. The
+//! The core does no I/O and has no clock: time is a parameter, and nothing here blocks, logs or reads a socket. The
 //! server calls one method of [`Core`] per request; the simulation in the tests calls the same methods.
 //!
 //! Plain operations access only the name itself. The `ledger` has the grants, queues, leased sessions and watches;
@@ -12,8 +12,8 @@
 //! call that acquired it. Work that grows with the number of names (a Dump, the end of a session, a sweep) is a value
 //! with a `step` method, so that the caller yields between steps of bounded size.
 //!
-//! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`]
-//! checks it at any time.
+//! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`] can
+//! check it at any time.
 
 #![warn(clippy::unwrap_used)]
 

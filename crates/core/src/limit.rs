@@ -1,4 +1,5 @@
-//! Limits: on numbers of things, of all clients and of one, and on memory; and the share of one client in them.
+//! Limits on memory and on the numbers of sessions, waiters and the like, and the share of them that one client may
+//! have.
 //!
 //! A share binds only once half of the resource is in use, so that many clients behind one address, which count as one
 //! client, are not limited for nothing (`docs/decisions/0025`).
@@ -9,12 +10,12 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use signalbox_model::{Limit, ReachedLimit, Refusal};
 
-/// Why a request above this limit is refused.
+/// The refusal of a request above this limit.
 pub(super) fn limit_reached(limit: Limit, max: usize) -> Refusal {
     Refusal::LimitReached(ReachedLimit { limit, max: max as u64, is_share: false })
 }
 
-/// Checks that there may be one more, for all clients, of whom there is `in_use`, and for this one, which has `own`.
+/// Checks that a client that has `own` may have one more, while all clients together have `in_use`.
 pub(super) fn check_limit(
     limit: Limit,
     (max, share): (usize, ClientShare),
@@ -43,12 +44,12 @@ impl MemoryLimit {
     /// No limit, as in a new core.
     pub const NONE: Self = Self { in_use: || 0, max: u64::MAX };
 
-    /// Whether nothing may grow.
+    /// Returns whether the limit is exceeded, so that nothing may grow.
     pub fn is_exceeded(self) -> bool {
         (self.in_use)() > self.max
     }
 
-    /// The limit because of which nothing may grow for a client that has `own` bytes and this share; `None`: there is memory.
+    /// The limit that keeps a client with `own` bytes and this share from using more memory; `None`: it may use more.
     pub fn lack(self, share: ClientShare, own: usize) -> Option<ReachedLimit> {
         let (max, in_use) = (self.max as usize, (self.in_use)());
         let limit = |max, is_share| Some(ReachedLimit { limit: Limit::Memory, max, is_share });
@@ -61,7 +62,7 @@ impl MemoryLimit {
         }
     }
 
-    /// Refuses requests that need memory for such a client.
+    /// Refuses a request that needs memory if [`Self::lack`] returns a limit.
     pub(super) fn check(self, share: ClientShare, own: usize) -> Result<(), Refusal> {
         self.lack(share, own).map_or(Ok(()), |limit| Err(Refusal::LimitReached(limit)))
     }
@@ -72,8 +73,8 @@ impl MemoryLimit {
 pub struct ClientKey(pub [u8; 16]);
 
 impl ClientKey {
-    /// The client that has proven an identity, from whichever address. No address has such a key: those that begin so are
-    /// multicast groups.
+    /// The key of a client that has proven an identity, whatever its address. No client's address equals it, because
+    /// addresses that begin with `ff` are multicast groups.
     pub fn of_identity(identity: &str) -> Self {
         let mut hasher = SipHasher24::new();
         hasher.write(identity.as_bytes());
@@ -86,13 +87,13 @@ impl ClientKey {
 /// How much of a limited resource one client may have once half of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientShare {
-    /// In percent of the limit.
+    /// The share in percent of the limit.
     pub percent: u32,
-    /// A share is at least this much, so that small limits are not divided.
+    /// The least share, so that small limits are not divided.
     pub least: usize,
 }
 
-/// The least share of a server's clients.
+/// The least share that servers use.
 const LEAST: usize = 16;
 
 impl ClientShare {
@@ -110,7 +111,8 @@ impl ClientShare {
         part.max(self.least).min(max)
     }
 
-    /// Whether a client that has `own` of a resource gets no more, while all clients together have `in_use` of it.
+    /// Returns whether a client that has `own` of a resource gets no more, while all clients together have `in_use` of
+    /// it.
     pub fn is_exhausted(self, max: usize, in_use: usize, own: usize) -> bool {
         // First, because it is seldom true, and the share costs a division.
         if in_use < max.div_ceil(2) {

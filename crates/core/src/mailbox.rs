@@ -16,10 +16,10 @@ use crate::time::MonotonicMs;
 use signalbox_model::sysv::{Errno, SetAnswer};
 use signalbox_model::{Event, EventKind, Namespace, Notice, Refusal};
 
-/// Events that wait for a reader; further ones are counted and dropped.
+/// The most events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
 
-/// Bytes of the names of these events; further events are dropped too.
+/// Further events are also dropped once the names of these have this many bytes.
 const NAME_BYTES_MAX: usize = 1 << 20;
 
 /// A message for a connection.
@@ -27,32 +27,32 @@ const NAME_BYTES_MAX: usize = 1 << 20;
 pub enum Message {
     /// The answer to a request that waited.
     Answer {
-        /// The connection's name for the request.
+        /// The token of the request.
         token: Token,
         /// The answer, or why the request was refused.
         outcome: Result<Answer, Refusal>,
     },
     /// The result of a call on a System V semaphore set that waited.
     Operated {
-        /// The connection's name for the request.
+        /// The token of the request.
         token: Token,
         /// The result.
         result: Result<SetAnswer, Errno>,
     },
     /// An event for a watch.
     Event {
-        /// The connection's name for the watch.
+        /// The token of the watch.
         token: Token,
         /// The event.
         event: Event<Box<[u8]>>,
     },
-    /// What happens to what the connection holds, with the time when it ends.
+    /// A notice; the time in it is the end of what is revoked.
     Notice(Notice<MonotonicMs>),
     /// The connection's session was revoked: the server has to close the connection.
     Close,
 }
 
-/// The client that is attached to a session or was last.
+/// The client that is attached to a session, or was attached last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionClient {
     /// Its address.
@@ -68,11 +68,11 @@ pub struct Mailbox {
     /// The key of the identity that the client had proven before the core learned of the connection, if any.
     identity_key: OnceLock<ClientKey>,
     messages: Mutex<Messages>,
-    /// Whether there is any message, so that a connection checks without the lock.
+    /// Whether a message waits; a connection checks this without the lock.
     is_filled: AtomicBool,
     /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
-    /// Whether the rules of access control have changed since the connection looked at them.
+    /// Whether the rules of access control have changed since [`Self::take_new_rules`].
     has_new_rules: AtomicBool,
     /// The address of the connection's client, for listings and revocations; `None`: it has none.
     client: Option<SocketAddr>,
@@ -92,7 +92,8 @@ struct Messages {
 }
 
 impl Mailbox {
-    /// The mailbox of a connection whose client has this address, and is counted under this key; `None`: it has no shares.
+    /// The mailbox of a connection whose client has this address. The client is counted under the key `owner`; `None`:
+    /// it is not counted.
     pub fn of(client: SocketAddr, owner: Option<ClientKey>) -> Self {
         Self { client: Some(client), owner, ..Self::default() }
     }
@@ -102,15 +103,16 @@ impl Mailbox {
         self.identity_key.get().copied().or(self.owner)
     }
 
-    /// The client has proven an identity, under which it is counted, listed and revoked. To be called before the connection
-    /// joins the core; afterwards, there is [`Self::identify_again`].
+    /// Sets the identity that the client has proven, under which it is counted, listed and revoked. To be called before
+    /// the connection joins the core; [`Self::identify_again`] is for later.
     pub fn identify(&self, identity: &str) {
-        // Only the first counts: resources are counted and given back under the same key.
+        // Only the first key counts: what is counted under a key must be subtracted under the same key.
         let _ = self.identity_key.set(ClientKey::of_identity(identity));
         self.identify_again(identity);
     }
 
-    /// The client has proven another identity, under which it is listed and revoked from now on. It is counted as before.
+    /// Sets another identity that the client has proven, under which it is listed and revoked from now on. It is
+    /// counted as before.
     pub fn identify_again(&self, identity: &str) {
         lock(&self.messages).identity = Some(identity.into());
     }
@@ -132,7 +134,7 @@ impl Mailbox {
         self.is_filled.load(Ordering::Acquire)
     }
 
-    /// The rules of access control have changed: wakes the reader, which has to look at them.
+    /// Wakes the reader, because the rules of access control have changed.
     pub fn note_new_rules(&self) {
         self.has_new_rules.store(true, Ordering::Release);
         let reader = lock(&self.messages).reader.clone();
@@ -141,18 +143,18 @@ impl Mailbox {
         }
     }
 
-    /// Whether the reader has to look at the rules now. It is told once.
+    /// Returns whether the rules of access control have changed since the last call.
     #[inline]
     pub fn take_new_rules(&self) -> bool {
         self.has_new_rules.load(Ordering::Relaxed) && self.has_new_rules.swap(false, Ordering::Acquire)
     }
 
-    /// Whether the connection has to be closed, even if its peer reads none of the messages before that.
+    /// Returns whether the connection has to be closed, even if its peer reads none of the earlier messages.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Takes the oldest message. The number of dropped events comes after the events before them.
+    /// Takes the oldest message. The numbers of events that were dropped come last.
     pub fn take(&self) -> Option<Message> {
         let mut messages = lock(&self.messages);
         if let Some(message) = messages.waiting.pop_front() {

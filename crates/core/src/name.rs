@@ -6,7 +6,7 @@ use std::fmt;
 /// a boxed slice and the enum's tag.
 const INLINE_BYTES_MAX: usize = 22;
 
-/// One to 65,535 bytes, any bytes. A newtype so that a name is never mistaken for other bytes.
+/// One to 65,535 arbitrary bytes. A newtype so that a name is never mistaken for other bytes.
 pub(super) struct Name(Bytes);
 
 /// The hash of a name, computed once per request. It selects the shard, the entry in the shard's table, and the entry
@@ -41,7 +41,7 @@ impl Name {
         }
     }
 
-    /// What it takes beside the object, in bytes: nothing if it is short.
+    /// The heap memory of the name, in bytes; `None`: it is stored inline.
     #[inline(always)]
     pub(super) fn heap_bytes(&self) -> Option<usize> {
         match &self.0 {

@@ -42,16 +42,16 @@ struct State {
     holders: Holders,
 }
 
-/// What Dump reports about a name.
+/// The usage of a name, as Dump reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpItem {
     /// Resources in use now.
     pub consumption: u32,
-    /// Most resources in use at once: in a counter's current interval, or since a semaphore was created.
+    /// The most resources in use at once: in a counter's current interval, or since a semaphore was created.
     pub peak: u32,
 }
 
-/// How much of a semaphore there is, and how much of it is available.
+/// The capacity of a semaphore, and the part of it that is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Availability {
     /// The most that may be in use; 0 while the semaphore is being removed.
@@ -124,7 +124,7 @@ impl ObjectRef {
         Ok(state.acquire(self, claim, session, interval)?)
     }
 
-    /// As [`Self::acquire`], called by the ledger for a tracked name.
+    /// Like [`Self::acquire`], called by the ledger for a tracked name.
     pub(super) fn acquire_tracked(
         &self,
         claim: Claim,
@@ -150,7 +150,7 @@ impl ObjectRef {
         Ok(state.release(resources, session, interval)?)
     }
 
-    /// As [`Self::release`], called by the ledger for a tracked name.
+    /// Like [`Self::release`], called by the ledger for a tracked name.
     pub(super) fn release_tracked(
         &self,
         resources: u32,
@@ -168,7 +168,7 @@ impl ObjectRef {
         Ok(())
     }
 
-    /// As [`Self::release_all`], called by the ledger for a tracked name. Returns the number of resources released.
+    /// Like [`Self::release_all`], called by the ledger for a tracked name. Returns the number of resources released.
     pub(super) fn release_all_tracked(&self, session: ConnectionId, interval: Interval) -> u32 {
         lock(&self.0.state).release_all(session, interval)
     }
@@ -213,7 +213,7 @@ impl ObjectRef {
         Some(())
     }
 
-    /// Sets the lifecycle and the capacity of a semaphore, and what of it is withheld.
+    /// Sets the lifecycle and the capacity of a semaphore, and the part that is withheld.
     pub(super) fn declare(&self, lifecycle: Lifecycle, capacity: u32, withheld: Withheld) {
         if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
             semaphore.lifecycle = lifecycle;
@@ -222,12 +222,12 @@ impl ObjectRef {
         }
     }
 
-    /// Sets what of a semaphore's capacity is withheld.
+    /// Sets the withheld part of a semaphore's capacity.
     pub(super) fn withhold(&self, withheld: Withheld) {
         lock(&self.0.state).withhold(withheld);
     }
 
-    /// What of a semaphore's capacity is withheld; nothing of a counter.
+    /// The withheld part of a semaphore's capacity; nothing for a counter.
     pub(super) fn withheld(&self) -> Withheld {
         match &lock(&self.0.state).kind {
             Kind::Counter(_) => Withheld::NOTHING,
@@ -274,7 +274,7 @@ impl ObjectRef {
     }
 
     /// Releases the resources of a grant. Returns whether the ledger waits for a drop in usage of this name. `withheld`
-    /// is what is withheld from now on: a slot that is out of service must not become available in between.
+    /// is set in the same step: a slot that is out of service must not become available in between.
     pub(super) fn release_grant(
         &self,
         resources: u32,
@@ -297,7 +297,7 @@ impl ObjectRef {
         lock(&self.0.state).holders.tracking().awaited
     }
 
-    /// Changes why operations on this name go through the ledger.
+    /// Changes the reasons why operations on this name go through the ledger.
     pub(super) fn set_tracking(&self, change: impl FnOnce(&mut Tracking)) {
         let mut state = lock(&self.0.state);
         let mut tracking = state.holders.tracking();
@@ -305,7 +305,7 @@ impl ObjectRef {
         state.holders.set_tracking(tracking);
     }
 
-    /// Whether the object is a counter or a semaphore.
+    /// The namespace of the object.
     pub(super) fn namespace(&self) -> Namespace {
         match lock(&self.0.state).kind {
             Kind::Counter(_) => Namespace::Counters,
@@ -319,7 +319,8 @@ impl ObjectRef {
         (state.holders.granted(), state.holders.tracking().queued)
     }
 
-    /// Why a claim can never be granted unless the semaphore changes; `None`: it can, now or after a release.
+    /// The refusal of a claim that can never be granted unless the semaphore changes; `None`: it can be granted, now or
+    /// after a release.
     pub(super) fn refusal(&self, claim: Claim) -> Option<Refusal> {
         let state = lock(&self.0.state);
         match state.lifecycle() {
@@ -338,12 +339,12 @@ impl ObjectRef {
         lock(&self.0.state).consumption
     }
 
-    /// The sessions that hold resources through plain Acquires, and how many.
+    /// The sessions that hold resources through plain Acquires, and the resources of each.
     pub(super) fn holdings(&self) -> Vec<(ConnectionId, u32)> {
         lock(&self.0.state).holders.holdings().collect()
     }
 
-    /// What these sessions hold through plain Acquires.
+    /// Like [`Self::holdings`], for these sessions only.
     pub(super) fn holdings_of(&self, sessions: &HashSet<ConnectionId>) -> Vec<(ConnectionId, u32)> {
         let state = lock(&self.0.state);
         state.holders.holdings().filter(|(session, _)| sessions.contains(session)).collect()
@@ -399,7 +400,7 @@ impl ObjectRef {
     }
 }
 
-/// Why a plain operation was not performed. Nothing has changed.
+/// The reason why a plain operation was not performed. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlainError {
     Refused(Refusal),
@@ -532,7 +533,8 @@ impl State {
         }
     }
 
-    /// Whether a claim exceeds the capacity, so that no release can make room for it unless the semaphore is resized.
+    /// Returns whether a claim exceeds the capacity, so that no release can make room for it unless the semaphore is
+    /// resized.
     fn is_too_small(&self, claim: Claim) -> bool {
         self.maximum(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }

@@ -2,18 +2,19 @@
 
 use signalbox_model::{ConnectionId, DeclaredState, GrantId, Refusal, RequestIds, SessionId, SessionKey};
 
-/// The name that a connection chose for one of its requests or watches. The core returns it with the late answer.
+/// The number by which a connection identifies one of its requests or watches. The core returns it with the late
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// Which request of which connection asks for a change.
+/// The origin of a request for a grant or a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The connection that the request came in by.
+    /// The connection of the request.
     pub connection: ConnectionId,
-    /// The request's number within the session that it is for.
+    /// The request's ids within the session that it is for.
     pub ids: RequestIds,
-    /// The connection's name for the request; a late answer carries it.
+    /// The token of the request, for a late answer.
     pub token: Token,
 }
 
@@ -39,7 +40,8 @@ impl From<Result<Answer, Refusal>> for Outcome {
 pub struct Executed {
     /// The outcome of the request.
     pub outcome: Outcome,
-    /// Whether this request has changed something, or will. A repeated one has not, nor one that finds all as it asks for.
+    /// Whether this request has changed something, or will. `false` if it is repeated, or if it asks for the present
+    /// state.
     pub is_change: bool,
 }
 
@@ -71,14 +73,14 @@ pub enum Answer {
         /// How many.
         requests: u64,
     },
-    /// The usage has dropped to the level of the request.
+    /// The usage has dropped as far as the request waited for.
     Idle {
         /// Resources in use.
         in_use: u32,
     },
 }
 
-/// A grant, as its client is answered.
+/// The answer to a request that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The grant's id, which is its fencing token.

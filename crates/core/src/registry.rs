@@ -23,8 +23,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{DashMap, Entry};
 use signalbox_model::{Namespace, Refusal};
 
-/// Enough shards that, with a million names, the handles of one shard are copied in about 70 us; more shards cost every
-/// operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
+/// With this many shards and a million names, the handles of one shard are copied in about 70 µs. More shards would
+/// cost every operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
 const SHARDS: usize = 2048;
 
 /// A table is shrunk when its capacity exceeds this multiple of its length.
@@ -33,7 +33,7 @@ const SPARSE: usize = 4;
 /// Limits of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most names at a time; `None`: no limit.
+    /// The most names at a time; `None`: no limit.
     pub names_max: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Registry {
         Ok(())
     }
 
-    /// As [`Self::acquire`], called by the ledger for a tracked name.
+    /// Like [`Self::acquire`], called by the ledger for a tracked name.
     #[cold]
     pub(super) fn acquire_tracked(
         &self,
@@ -152,7 +152,7 @@ impl Registry {
         Ok(())
     }
 
-    /// As [`Self::release`], called by the ledger for a tracked name.
+    /// Like [`Self::release`], called by the ledger for a tracked name.
     #[cold]
     pub(super) fn release_tracked(
         &self,
@@ -186,7 +186,7 @@ impl Registry {
         }
     }
 
-    /// As [`Self::find_or_create`], for a name that was just not found.
+    /// Like [`Self::find_or_create`], for a name that was just not found.
     #[cold]
     fn create<R>(
         &self,
@@ -284,7 +284,8 @@ impl Registry {
         table.into_iter().map(|(object, _)| object).collect()
     }
 
-    /// Handles of the objects of a shard that are wanted, with the hashes of their names and in the order of these.
+    /// Handles of the objects of a shard that `is_wanted` selects, with the hashes of their names and in the order of
+    /// these hashes.
     pub(super) fn ordered(
         &self,
         shard: usize,

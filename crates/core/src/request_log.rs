@@ -8,21 +8,23 @@ use crate::ring_map::RingMap;
 use signalbox_model::Limit;
 use signalbox_model::{Refusal, RequestId, RequestIds};
 
-/// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
+/// How far the number of a request may be above the lowest unanswered one of its session. The replies in this range are
+/// cached.
 pub const REQUESTS_MAX: u64 = 1024;
 
-/// What an entry of a log takes, in bytes: its share of a buffer that may be half empty.
+/// The size of an entry of a log, in bytes: its share of a buffer that may be half empty.
 const ENTRY_BYTES: usize = 48;
 
-/// The memory of a log is counted in such steps, in bytes, so that few requests change the count.
+/// The memory of a log is counted in steps of this many bytes, so that few requests change the count.
 const COUNTED_STEP: usize = 1024;
 
 /// A reply that is cached.
 pub(super) trait Reply {
-    /// What it takes of the memory beside its entry, in bytes.
+    /// The memory that it takes besides its entry, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether the request is not answered yet, and clients raise the floor past it nevertheless.
+    /// Returns whether the request is not answered yet, although a client may raise the lowest unanswered request past
+    /// it.
     fn is_late(&self) -> bool {
         false
     }
@@ -34,11 +36,11 @@ pub(super) struct RequestLog<R> {
     /// The client has the answers to all lower requests, except those that are late.
     floor: u64,
     replies: RingMap<RequestId, R>,
-    /// Replies to lower requests that the client may repeat nevertheless: it cannot wait for them to raise the floor.
+    /// Replies to lower requests that the client may still repeat: it cannot wait for them before it raises the floor.
     late: BTreeMap<RequestId, R>,
-    /// Those of them that are answered now.
+    /// Those in `late` that are answered now.
     answered: BTreeSet<RequestId>,
-    /// What all of them take of the memory.
+    /// The memory of all replies.
     bytes: usize,
 }
 
@@ -55,8 +57,9 @@ impl<R> Default for RequestLog<R> {
 }
 
 impl<R: Reply> RequestLog<R> {
-    /// Looks a request up; `None`: it was never seen. Calls `forget` with each reply that the client no longer
-    /// needs. A reply that is late when the floor passes it stays, until it is answered and many others have come after it.
+    /// Finds the reply to a request; `None`: the request was never seen. Calls `forget` with each reply that the client
+    /// no longer needs. A reply that is late when the floor passes it stays, until it is answered and many others have
+    /// followed.
     pub(super) fn find(
         &mut self,
         ids: RequestIds,
@@ -125,7 +128,7 @@ impl<R: Reply> RequestLog<R> {
         }
         let answered = self.late.iter().filter(|(_, reply)| !reply.is_late()).map(|(id, _)| id);
         if !answered.eq(&self.answered) {
-            return Err("other late requests are answered than are noted".to_owned());
+            return Err("the late requests that are answered are not those that are noted".to_owned());
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 use std::mem;
 
-/// Entries whose memory is not freed, so that a map of few is not allocated again and again.
+/// The memory of this many entries is not freed, so that a small map does not allocate again and again.
 const SPARE_ENTRIES: usize = 64;
 
 /// A map in a ring buffer of entries that are sorted by key. Changes at the front and at the back take constant time.

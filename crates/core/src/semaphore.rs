@@ -3,7 +3,7 @@
 
 use crate::invariant::invariant;
 
-/// Most slots of a semaphore: they are numbered 0 to 65,535.
+/// The most slots of a semaphore: they are numbered 0 to 65,535.
 pub const SLOTS_MAX: u32 = 1 << 16;
 
 /// The capacity of one semaphore, set by the Acquire that created it or by its declaration, and its peak usage.
@@ -44,7 +44,7 @@ impl Withheld {
     /// The semaphore is paused.
     pub(super) const ALL: Self = Self([u8::MAX; 3]);
 
-    /// That many slots, which are out of service and not held.
+    /// This many slots, which are out of service and not held.
     pub(super) fn slots(count: u32) -> Self {
         invariant!(count <= 1 << 16, "a semaphore has at most 2^16 slots");
         let [_, bytes @ ..] = count.to_be_bytes();

@@ -22,7 +22,7 @@ pub struct Session {
     /// Entries of `objects` that are empty.
     free: Vec<HandleIndex>,
     recent: [Recent; Namespace::ALL.len()],
-    /// What the names of all objects that it holds take beside the objects.
+    /// The heap memory of the names of all objects that it holds, in bytes.
     name_bytes: usize,
     /// Whether an operation went through the ledger since [`Self::take_tracked`].
     tracked: bool,
@@ -31,7 +31,7 @@ pub struct Session {
 /// The number of handles for which a session keeps memory although it holds nothing.
 const HANDLES_KEPT: usize = 1024;
 
-/// An object with its holder and the handle, rounded up.
+/// The size of an object with its holder and the handle, in bytes, rounded up.
 const HOLDING_BYTES: usize = 192;
 
 impl Session {
@@ -51,7 +51,7 @@ impl Session {
         self.id
     }
 
-    /// How much memory its holdings take, in bytes, as if no other session held the same names.
+    /// The memory that its holdings take, in bytes, as if no other session held the same names.
     pub fn bytes(&self) -> usize {
         (self.objects.len() - self.free.len()) * HOLDING_BYTES + self.name_bytes
     }
@@ -60,7 +60,7 @@ impl Session {
         self.tracked = true;
     }
 
-    /// Whether an operation since the last call was on a tracked name and thus may have served waiters.
+    /// Returns whether an operation since the last call was on a tracked name, so that it may have served waiters.
     pub fn take_tracked(&mut self) -> bool {
         std::mem::take(&mut self.tracked)
     }
@@ -73,7 +73,7 @@ impl Session {
     /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
     pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
-        // A branch, since most names have none: short ones cost no write.
+        // A branch, because most names are short and then cost no write.
         if let Some(bytes) = object.name_heap_bytes() {
             self.name_bytes += bytes;
         }

@@ -24,7 +24,7 @@ pub struct Core {
     pub(crate) last_session: AtomicU64,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) sysv: Mutex<Sysv>,
-    /// Whether the next batch for the store is one of the semaphore sets.
+    /// Whether it is the turn of the semaphore sets to have a batch stored.
     pub(crate) sets_are_next: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Core {
         Session::new(ConnectionId::new(self.next_session()))
     }
 
-    /// Sets what the numbers of sessions are above.
+    /// Starts the numbers of sessions above this one.
     pub fn start_sessions_after(&self, last_session: u64) {
         self.last_session.fetch_max(last_session, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Core {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ends a session: everything that it holds is released once the returned work is done.
+    /// Ends a session: the steps of the returned [`Ending`] release everything that it holds.
     pub fn end_session(&self, session: Session) -> Ending<'_> {
         Ending::new(self, session)
     }
@@ -115,7 +115,7 @@ impl Core {
         self.registry(namespace).stats()
     }
 
-    /// How many shards of a namespace have two names or more, which share a lock. It looks at every shard.
+    /// The number of shards of a namespace that have two names or more, which share a lock. It visits every shard.
     pub fn conflicts(&self, namespace: Namespace) -> u64 {
         self.registry(namespace).conflicts()
     }

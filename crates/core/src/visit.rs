@@ -83,7 +83,7 @@ pub struct Survey {
 pub struct Surveyed {
     /// Resources in use, and the peak.
     pub usage: DumpItem,
-    /// The capacity of a semaphore; `None`: the name is a counter.
+    /// The capacity and the available resources of a semaphore; `None`: the name is a counter.
     pub availability: Option<Availability>,
     /// Requests that wait.
     pub waiting: u32,
@@ -148,9 +148,9 @@ impl Core {
         Check { core: self, namespace, visit: Visit::default(), checked: 0 }
     }
 
-    /// Calls `show` with the names from a position to the end of its shard that begin with a prefix, and with the position after
-    /// each, until it returns `false`; with a holder, only of names that it holds by plain Acquires. Returns how many names the shard
-    /// has; `None`: there is no such shard.
+    /// Calls `show` with each name from a position to the end of its shard that begins with a prefix, and with the
+    /// position after it, until `show` returns `false`. With a holder, only names that it holds by plain Acquires are
+    /// shown. Returns the number of names of the shard; `None`: there is no such shard.
     pub fn show_names(
         &self,
         namespace: Namespace,

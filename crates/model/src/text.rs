@@ -58,7 +58,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     escaped_except(bytes, "")
 }
 
-/// As [`escaped`], with these characters as they are.
+/// Like [`escaped`], with these characters as they are.
 pub fn escaped_except(bytes: &[u8], kept: &str) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -21,19 +21,19 @@ use signalbox_model::{
 pub enum Waiting {
     /// The request with this number within its session.
     Request(RequestId),
-    /// The request that the connection calls so.
+    /// The request of the connection with this token.
     Token(Token),
 }
 
 impl Core {
-    /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
+    /// Requests a grant of one name or of several, all or nothing. No name may be wanted twice.
     pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Outcome {
         self.ledger().acquire(call, wants, queueing, None, now.monotonic, self.context(now.unix))
     }
 
-    /// As [`Self::acquire_grant`]. If the request waits, its place is returned too, unless it would not survive a restart.
-    /// A request that is repeated after a restart presents the place that it was told before, and waits there again; if the
-    /// proof is wrong, the request counts as one that presents none.
+    /// Like [`Self::acquire_grant`], but also returns the place of a request that waits, if the place survives a
+    /// restart. A request that is repeated after a restart presents this place, and waits there again; with a wrong
+    /// proof, it waits like a request without a place.
     pub fn acquire_grant_at(
         &self,
         call: Call,
@@ -51,8 +51,8 @@ impl Core {
         (outcome, place)
     }
 
-    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant"). `is_done`: the grant belongs to a
-    /// single flight, and its work is done; the present waiters are answered [`Refusal::Done`].
+    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant"). `is_done`: the grant belongs
+    /// to a single flight, and its work is done: the present waiters are answered [`Refusal::Done`].
     pub fn release_grant(&self, call: Call, grant: GrantId, is_done: bool, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         ledger
@@ -90,13 +90,13 @@ impl Core {
         Ok(())
     }
 
-    /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
+    /// Returns the session and the state of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
     pub fn verify(&self, id: GrantId, now: Moment) -> Result<VerifiedGrant, Refusal> {
         self.ledger().verify(id, now)
     }
 
-    /// As [`Self::verify`], for a client: unless its own session has the grant, or it may read one of the grant's names, the
-    /// grant might as well not be held.
+    /// Like [`Self::verify`], for a client. Unless its own session has the grant, or it may read one of the grant's
+    /// names, the refusal is the same as for a grant that does not exist.
     pub fn verify_for(
         &self,
         connection: ConnectionId,
@@ -116,7 +116,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// The holder of a grant has done the work for which requests wait in a single flight.
+    /// Marks the work of a grant's single flight as done: the present waiters for its names are told so. Fails with
+    /// [`Refusal::NotShared`] if the grant does not belong to a single flight.
     pub(super) fn set_done(&mut self, id: GrantId) -> Result<(), Refusal> {
         let Self { grants, queues, backlog, counts, .. } = self;
         let parts = grants.existing(id).parts();
@@ -148,8 +149,8 @@ impl Ledger {
         })
     }
 
-    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
-    /// presents a place which an earlier run gave it waits there, if it has to wait.
+    /// Requests a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request
+    /// that has to wait does so at its `presented` place of an earlier run, if it has one.
     pub(super) fn acquire(
         &mut self,
         call: Call,
@@ -167,7 +168,7 @@ impl Ledger {
         if let Some(repeated) = repeated {
             return self.answer_again(session, repeated, RequestKind::Grant, call, now);
         }
-        // This refusal is not remembered, because that would need memory. A repeated request may be granted.
+        // This refusal is not cached, because that would need memory. A repeated request may be granted.
         if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
         {
             return Outcome::Refused(refusal);
@@ -218,7 +219,7 @@ impl Ledger {
         place.map_or_else(|| self.next_id().map(GrantId), Ok)
     }
 
-    /// A connection has repeated a request with a place, valid or not.
+    /// Counts a request that a connection has repeated with a place, valid or not.
     pub(super) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         // A connection that has no session has no place either.
         let Ok(session) = self.sessions.acting(connection) else { return };
@@ -228,8 +229,8 @@ impl Ledger {
         }
     }
 
-    /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity or out of service, or
-    /// the semaphore is being removed, or was removed and declared again.
+    /// Returns whether a grant is retiring because of a change of a semaphore: one of its slots is above the capacity
+    /// or out of service, or the semaphore is being removed, or was removed and declared again.
     fn is_retiring(&self, id: GrantId, grant: &Grant) -> bool {
         grant.parts().iter().any(|part| {
             let Some((super::removal::SEMAPHORES, object)) = part.object() else { return false };

@@ -82,7 +82,7 @@ impl Ledger {
         }
     }
 
-    /// Finds the requests that a drop in usage of a name satisfies. [`Self::answer_satisfied`] answers them.
+    /// Marks the requests that a drop in usage of a name satisfies. [`Self::answer_satisfied`] answers them.
     pub(super) fn satisfy_idle_waiters(&mut self, namespace: Namespace, object: &ObjectRef) {
         let is_free = |number| !self.slots.is_taken(object, number);
         if self.idle_waiters.satisfy((namespace, object), object.consumption(), is_free) {
@@ -90,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// Answers satisfied requests, some a step. Returns whether there are more.
+    /// Takes a step of answering satisfied requests. Returns whether there are more.
     pub(super) fn answer_satisfied(&mut self) -> bool {
         for _ in 0..STEP_GRANTS {
             let Some((request, in_use)) = self.idle_waiters.pop_satisfied() else { return false };
@@ -108,7 +108,7 @@ impl Ledger {
         Some(waiter)
     }
 
-    /// Returns whether the request waited.
+    /// Ends the wait of a request with this outcome. Returns whether the request waited.
     fn end_idle_wait(&mut self, request: IdleRequest, outcome: Result<Answer, Refusal>) -> bool {
         let Some(waiter) = self.remove_idle_waiter(request) else { return false };
         waiter.reply_to.send(outcome);
@@ -116,7 +116,7 @@ impl Ledger {
         true
     }
 
-    /// Plain operations on a name bypass the ledger again if nothing waits for a drop in its usage.
+    /// Lets plain operations on a name bypass the ledger again if nothing waits for a drop in its usage.
     fn untrack_unawaited(&self, namespace: Namespace, object: &ObjectRef) {
         let is_removing = namespace == Namespace::Semaphores && self.declarations.is_removing(object.name());
         let is_awaited = is_removing || self.idle_waiters.count_for(namespace, object) > 0;
@@ -128,7 +128,7 @@ impl Ledger {
         self.end_idle_wait((connection, token), Err(Refusal::Canceled))
     }
 
-    /// Drops the requests of a connection that has ended, some a step. Returns whether there are more.
+    /// Takes a step of dropping the requests of a connection that has ended. Returns whether there may be more.
     pub(super) fn drop_idle_waits_of(&mut self, connection: ConnectionId) -> bool {
         for _ in 0..STEP_GRANTS {
             let Some(request) = self.idle_waiters.first_of(connection) else { return false };
@@ -139,7 +139,7 @@ impl Ledger {
         true
     }
 
-    /// Answers requests whose wait has timed out, some a step.
+    /// Takes a step of answering requests whose wait has timed out.
     pub(super) fn time_out_idle_waits(&mut self, now: MonotonicMs) {
         // A satisfied request that is not answered yet has not timed out.
         if self.idle_waiters.has_satisfied() {
@@ -152,7 +152,8 @@ impl Ledger {
         }
     }
 
-    /// Answers requests that still wait when the server shuts down, some a step. Returns whether there are more.
+    /// Takes a step of answering requests that still wait when the server shuts down. Returns whether there may be
+    /// more.
     pub(super) fn shut_down_idle_waits(&mut self) -> bool {
         if self.answer_satisfied() {
             return true;

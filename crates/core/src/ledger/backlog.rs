@@ -1,7 +1,7 @@
 //! Work that the ledger does in steps, so that no request and no other work waits for long.
 //!
-//! Whatever changes something puts the consequences here: a queue to serve, waiters to refuse, holders to evict. A step
-//! takes tasks of one kind until its budget is used up; a task that is not finished goes back to the front.
+//! An operation puts its consequences here: a queue to serve, waiters to refuse, holders to evict. A step takes tasks
+//! of one kind until its budget is used up; a task that is not finished goes back to the front.
 //!
 //! Invariant: as long as a task is here, [`Backlog::due`] says so, and the server takes another step.
 
@@ -12,10 +12,10 @@ use crate::object::ObjectRef;
 use crate::time::{Due, MonotonicMs};
 use signalbox_model::{AddressRange, ConnectionId, GrantId, Namespace, SessionId};
 
-/// Work of one step, in names of grants that are granted, released or visited.
+/// The budget of one step, in names of grants that are granted, released or visited.
 pub(super) const STEP_GRANTS: usize = 64;
 
-/// The kinds of tasks that any request may run a step of, as they need no time.
+/// The kinds of tasks that do not need the present time, so that every request can run a step of them.
 pub(super) const TIMELESS_KINDS: [TaskKind; 4] =
     [TaskKind::RefuseWaiters, TaskKind::TellDone, TaskKind::ServeQueue, TaskKind::UsageDropped];
 
@@ -42,7 +42,7 @@ pub(super) enum TaskKind {
 pub(super) enum Task {
     /// Waiters that can no longer be granted are refused.
     RefuseWaiters(RefuseWaiters),
-    /// The work of waiters for the name is done.
+    /// Waiters are told that the work of their single flight for the name is done.
     TellDone(NameRef),
     /// The head of the queue may fit.
     ServeQueue(NameRef),
@@ -83,7 +83,7 @@ pub(super) struct Eviction {
 /// The leased sessions of some clients, which are revoked.
 #[derive(Debug)]
 pub(super) struct ClientRevocation {
-    /// Whose sessions.
+    /// The clients.
     pub(super) clients: ClientSelector,
     /// When the grace period ends.
     pub(super) at: MonotonicMs,
@@ -91,7 +91,7 @@ pub(super) struct ClientRevocation {
     pub(super) after: Option<SessionId>,
     /// The last session that existed when the request came.
     pub(super) last: Option<SessionId>,
-    /// How many sessions were revoked.
+    /// The number of sessions that were revoked.
     pub(super) revoked: u64,
     pub(super) reply_to: ReplyTo,
 }
@@ -106,7 +106,7 @@ pub(super) enum ClientSelector {
 }
 
 impl ClientSelector {
-    /// Whether a client is one of them.
+    /// Returns whether a client is one of them.
     pub(super) fn selects(&self, client: &SessionClient) -> bool {
         match self {
             Self::Addresses(addresses) => addresses.contains(client.address.ip()),
@@ -124,10 +124,10 @@ impl NameRef {
 }
 
 impl TaskKind {
-    /// Work of one step, in names of grants.
+    /// Returns the budget of one step, in names of grants.
     pub(super) fn budget(self) -> usize {
         match self {
-            // A request that has queues served has released or ended something before.
+            // The request that has queues served has already spent work on releasing or ending something.
             Self::ServeQueue => STEP_GRANTS / 2,
             _ => STEP_GRANTS,
         }
@@ -147,8 +147,8 @@ impl Task {
         }
     }
 
-    /// Whether both are the same task for the same name.
-    fn is_same_name(&self, other: &Self) -> bool {
+    /// Returns whether both are the same task for the same name, so that one of them is enough.
+    fn is_same_task(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::ServeQueue(one), Self::ServeQueue(other))
             | (Self::TellDone(one), Self::TellDone(other))
@@ -173,7 +173,7 @@ impl Backlog {
     pub(super) fn push(&mut self, task: Task) {
         let tasks = &mut self.ready[task.kind() as usize];
         // Many holders often leave the same name one after the other.
-        if !tasks.back().is_some_and(|last| last.is_same_name(&task)) {
+        if !tasks.back().is_some_and(|last| last.is_same_task(&task)) {
             tasks.push_back(task);
         }
     }
@@ -194,7 +194,7 @@ impl Backlog {
         self.delayed.insert((at, self.last_delayed), task);
     }
 
-    /// Returns a task that is not finished.
+    /// Puts back a task that is not finished.
     pub(super) fn push_front(&mut self, task: Task) {
         self.ready[task.kind() as usize].push_front(task);
     }
@@ -223,7 +223,7 @@ impl Backlog {
         kinds.iter().any(|kind| self.has(*kind))
     }
 
-    /// When there is a task of any kind next.
+    /// Returns when the next task of any kind is due.
     pub(super) fn due(&self) -> Option<Due> {
         if self.ready.iter().any(|tasks| !tasks.is_empty()) {
             return Some(Due::Now);
@@ -231,21 +231,21 @@ impl Backlog {
         self.delayed.first_key_value().map(|((at, _), _)| Due::At(*at))
     }
 
-    /// Whether the queue of this name must be served.
+    /// Returns whether the queue of this name will be served.
     pub(super) fn will_serve(&self, namespace: Namespace, object: &ObjectRef) -> bool {
         self.has_same(&Task::ServeQueue(NameRef::new(namespace, object)))
     }
 
-    /// Whether waiters for this name must be told that their work is done.
+    /// Returns whether waiters for this name will be told that the work of their single flight is done.
     pub(super) fn will_tell_done(&self, namespace: Namespace, object: &ObjectRef) -> bool {
         self.has_same(&Task::TellDone(NameRef::new(namespace, object)))
     }
 
     fn has_same(&self, task: &Task) -> bool {
-        self.ready[task.kind() as usize].iter().any(|other| other.is_same_name(task))
+        self.ready[task.kind() as usize].iter().any(|other| other.is_same_task(task))
     }
 
-    /// Whether a waiter must be refused because the semaphore that it waits for was removed.
+    /// Returns whether a waiter will be refused because the semaphore that it waits for was removed.
     pub(super) fn will_refuse(&self, object: &ObjectRef, waiter: GrantId) -> bool {
         self.ready[TaskKind::RefuseWaiters as usize].iter().any(|task| {
             matches!(task, Task::RefuseWaiters(task)

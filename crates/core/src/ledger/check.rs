@@ -34,7 +34,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// Each grant is its session's, and is in the queues where its phase says. Returns what is granted of each name.
+    /// Checks that each grant belongs to its session, and is in the queues that follow from its phase. Returns the
+    /// resources granted of each name.
     fn check_grants(&self) -> Result<[BTreeMap<&[u8], u64>; Namespace::ALL.len()], String> {
         let mut granted: [BTreeMap<&[u8], u64>; Namespace::ALL.len()] = Default::default();
         for (id, grant) in self.grants.iter() {
@@ -49,7 +50,7 @@ impl Ledger {
                 let Some((namespace, object)) = part.object() else { continue };
                 let is_taken = index < grant.taken().len();
                 if self.queues.contains(namespace, object, id) != (is_taken, !is_taken) {
-                    return Err(format!("grant {id} is not in the queues where its phase says"));
+                    return Err(format!("grant {id} is not in the queues that follow from its phase"));
                 }
                 if is_taken {
                     let sum = granted[namespace as usize].entry(object.name()).or_default();
@@ -68,7 +69,7 @@ impl Ledger {
         Ok(granted)
     }
 
-    /// The objects of a namespace agree with the ledger, and no head that fits waits (invariant 4).
+    /// Checks that the objects of a namespace agree with the ledger, and that no head that fits waits (invariant 4).
     fn check_names(
         &self,
         namespace: Namespace,
@@ -119,7 +120,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// A name has a declaration exactly while its object says so, and is as declared once that is committed.
+    /// Checks that a name has a declaration exactly while the lifecycle of its object says so, and that its object is
+    /// as declared once that is committed.
     fn check_declarations(&self, registry: &Registry) -> Result<(), String> {
         for (object, declaration) in self.declarations.iter() {
             let name = object.name().escape_ascii();

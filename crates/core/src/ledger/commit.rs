@@ -36,14 +36,15 @@ pub struct Batch {
 pub enum CommitOutcome {
     /// The store has it.
     Stored,
-    /// The store could not commit it now, and may have it or not. It must get the same batch again before any other.
+    /// The store could not commit it, and may or may not have it. It must get the same batch again before any other.
     Failed,
 }
 
 impl Core {
-    /// Everything is restored: keeps a journal of changes for a store from now on; `taker` is woken when there are some.
-    /// Places of waiting requests are proven with this key, which is stored, unless one was restored; without a key, requests
-    /// are told none. [`Self::begin_serving`] comes when the first batch is stored.
+    /// Keeps a journal of changes for a store from now on; `taker` is woken when there are some. To be called when
+    /// everything is restored; [`Self::begin_serving`] follows when the first batch is stored. Places of waiting
+    /// requests are proven with `key`, which is stored, unless a key was restored. Without a key, requests are told no
+    /// places.
     pub fn keep_journal(&self, taker: Waker, key: Option<PlaceKey>) {
         self.sysv().keep_journal(taker.clone());
         let ledger = &mut *self.ledger();
@@ -69,14 +70,14 @@ impl Core {
         };
         let first = self.sets_are_next.load(Ordering::Relaxed);
         let batch = take(first).or_else(|| take(!first))?;
-        // Until it is stored, it stays the turn of its journal.
+        // Until it is stored, its journal keeps its turn.
         self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
         Some(batch)
     }
 
-    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered. If it failed, all
-    /// requests that wait for the store are answered: grants and sessions that were not stored end. In both cases `step` of
-    /// them at most. Returns whether there is more to do.
+    /// Processes the outcome of a batch: answers at most `step` requests. If the batch is stored, these are the
+    /// requests that waited for that. If it failed, these are all requests that wait for the store, and grants and
+    /// sessions that were not stored end. Returns whether there is more to do.
     pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
         let context = self.context(now.unix);
         let is_of_sets = batch.is_of_sets;
@@ -98,13 +99,13 @@ impl Core {
         }
     }
 
-    /// Whether every change is stored.
+    /// Returns whether every change is stored.
     pub fn is_stored(&self) -> bool {
         self.ledger().journal.is_idle() && self.sysv().journal.is_idle()
     }
 
-    /// Whether replies to requests of a connection, for its own session or the one that it is attached to, wait for the store and
-    /// for nothing else.
+    /// Returns whether a reply to a connection waits for the store only. It may be a reply to a request of the
+    /// connection's own session, or of the session that it is attached to.
     pub fn is_storing_for(&self, connection: ConnectionId, mailbox: &Arc<Mailbox>) -> bool {
         let ledger = &*self.ledger();
         let attached = match ledger.sessions.attachment(connection) {
@@ -120,7 +121,7 @@ impl Core {
 }
 
 impl Ledger {
-    /// The store has committed a batch: makes `step` of its consequences at most. Returns whether there is more to do.
+    /// Carries out at most `step` consequences of a committed batch. Returns whether there is more to do.
     fn stored(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         let has_more = self.complete_batch(step, |ledger, then| ledger.committed(then, now, context));
         if !has_more {
@@ -129,7 +130,7 @@ impl Ledger {
         has_more
     }
 
-    /// The store fails: answers `step` of the requests at most that wait for it. Returns whether there are more.
+    /// Answers at most `step` of the requests that wait for the store, which fails. Returns whether there may be more.
     fn store_failed(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         self.journal.set_failing(true);
         let answers = self.journal.take_out(step, OnCommit::is_answer);
@@ -185,7 +186,7 @@ impl Ledger {
         self.send_reply(session, request, pending);
         if let Some(granted) = granted {
             self.record_grant(granted);
-            // A notice that came before the client knew of the grant may have meant nothing to it.
+            // The client may have ignored a notice that arrived before it knew of the grant.
             self.send_revocation(granted);
         }
     }
@@ -196,7 +197,7 @@ impl Ledger {
         let (grant, refusal) = match &pending.reply {
             CachedReply::Granted(granted) => (Some(granted.grant), Some(Refusal::NotStored)),
             CachedReply::Declared(_) => (None, Some(Refusal::NotStored)),
-            // A release or a revocation stands.
+            // A release or a revocation is final.
             CachedReply::Done(_) | CachedReply::Waiting(_) | CachedReply::Committing => (None, None),
         };
         if let Some(refusal) = refusal {

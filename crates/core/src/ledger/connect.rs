@@ -31,8 +31,9 @@ pub enum CheckedNames {
 }
 
 impl Core {
-    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it. `repetitions` is
-    /// how many requests the client announces to repeat with their places in queues. The caller renews the lease.
+    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
+    /// `repetitions` is the number of requests that the client announces to repeat with their places in queues. The
+    /// caller renews the lease.
     pub fn attach(
         &self,
         session: SessionId,
@@ -43,14 +44,15 @@ impl Core {
         self.ledger().attach(session, connection, key, repetitions)
     }
 
-    /// The client of a connection has proven another identity. The session that the connection is attached to is listed and
-    /// revoked under that identity from now on.
+    /// Notes that the client of a connection has proven another identity. The session that the connection is attached
+    /// to is listed and revoked under that identity from now on.
     pub fn note_client(&self, connection: ConnectionId) {
         self.ledger().sessions.note_client(connection);
         self.sysv().note_client(connection);
     }
 
-    /// The client of a connection that has joined and has not ended; `None`: it is not known.
+    /// Returns the client of a connection; `None`: the client is not known, or the connection has not joined or has
+    /// ended.
     pub fn client_of(&self, connection: ConnectionId) -> Option<SessionClient> {
         self.ledger().sessions.mailbox(connection)?.client()
     }
@@ -87,15 +89,15 @@ impl Core {
         checked
     }
 
-    /// What remains of the lease of the session that the connection is attached to, in milliseconds.
+    /// Returns what remains of the lease of the session that the connection is attached to, in milliseconds.
     pub fn ttl_left_ms(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
         let ledger = &*self.ledger();
         let session = ledger.sessions.acting(connection)?;
         ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
     }
 
-    /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
-    /// there is one, names it in listings from now on. Ended by [`Self::leave`].
+    /// Adds a connection, until [`Self::leave`] ends it. It may request grants, and receives late answers through its
+    /// mailbox. `label`, if there is one, names it in listings.
     pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         self.ledger().sessions.join(connection, label, mailbox);
     }
@@ -229,8 +231,8 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession"). `repetitions` is how many requests the client announces to repeat with their
-    /// places. The caller renews the lease, if the client may acquire the names of the session.
+    /// (`docs/protocol.md`, "AttachSession"). `repetitions` is the number of requests that the client announces to
+    /// repeat with their places. The caller renews the lease, if the client may acquire the names of the session.
     pub(super) fn attach(
         &mut self,
         session: SessionId,
@@ -276,8 +278,8 @@ impl Ledger {
         Ok(Answer::Opened(opened))
     }
 
-    /// Attaches a connection to a leased session, which counts against the shares of its client from now on. Neither may be
-    /// attached elsewhere.
+    /// Attaches a connection to a leased session, which counts against the shares of the connection's client from now
+    /// on. Neither may be attached elsewhere.
     fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
         self.sessions.attach(connection, session);
         let client = self.sessions.owner_of(connection);
@@ -302,7 +304,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let client = self.sessions.owner_of(connection);
-        // Bounded: if the limit was lowered, more sessions than one request may end are above it.
+        // Bounded: after the limit was lowered, there may be more excess sessions than one request may end.
         for _ in 0..STEP_GRANTS {
             let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
             let Some(unused) = self.clients.pop_unused(client) else {

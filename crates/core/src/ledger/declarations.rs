@@ -1,4 +1,4 @@
-//! Declared semaphores: what an administrator has set, and what can be requested.
+//! Declared semaphores: their declarations, and the changes that can be requested.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -25,7 +25,6 @@ struct Entry {
     capacity: Option<u32>,
 }
 
-/// The declaration of one semaphore.
 impl DeclarationRecord {
     pub(super) fn new(declare: &Declaration<'_>, generation: u64, origin: Origin) -> Self {
         Self {
@@ -68,7 +67,7 @@ impl DeclarationRecord {
             && *self.label == *declare.label
     }
 
-    /// Its state as a request is answered.
+    /// Returns its state for the answer to a request.
     pub(super) fn state(&self, object: &ObjectRef) -> DeclaredState {
         DeclaredState {
             generation: Generation(self.generation),
@@ -111,7 +110,7 @@ impl DeclarationRecord {
         Ok(())
     }
 
-    /// Refuses a change by a request, which may expect a generation.
+    /// Refuses a request to change a semaphore of the configuration, or one that expects another generation.
     pub(super) fn check_change(&self, expected: Option<Generation>) -> Result<(), Refusal> {
         // A semaphore that the configuration no longer declares is being removed, and may be removed sooner.
         if self.origin == Origin::Configuration && !self.removing {
@@ -143,7 +142,7 @@ impl Declarations {
         self.0.get(name).map(|entry| (&entry.object, &entry.declaration))
     }
 
-    /// Whether a semaphore was removed and declared again since this id was allocated.
+    /// Returns whether a semaphore was removed and declared again since this id was allocated.
     pub(super) fn is_declared_after(&self, name: &[u8], id: GrantId) -> bool {
         self.get(name).is_some_and(|declaration| declaration.created > id.0)
     }
@@ -153,7 +152,7 @@ impl Declarations {
         self.get(name).is_some_and(|declaration| declaration.removing)
     }
 
-    /// Whether a change of a semaphore has not taken effect.
+    /// Whether a change of a semaphore has yet to take effect.
     pub(super) fn is_pending(&self, name: &[u8]) -> bool {
         self.0.get(name).is_some_and(|entry| entry.effective < entry.declaration.generation)
     }
@@ -163,7 +162,7 @@ impl Declarations {
         self.0.get(name).is_some_and(|entry| entry.effective < generation)
     }
 
-    /// A change takes effect. Returns the event of it, if it declares the semaphore or changes its capacity.
+    /// Lets a change take effect. Returns its event, if it declares the semaphore or changes its capacity.
     pub(super) fn take_effect(&mut self, name: &[u8], change: &DeclarationRecord) -> Option<EventKind> {
         let entry = self.0.get_mut(name)?;
         entry.effective = change.generation;
@@ -175,7 +174,7 @@ impl Declarations {
         }
     }
 
-    /// A semaphore is declared so from now on, which takes effect later.
+    /// Sets the declaration of a semaphore. [`Self::take_effect`] lets it take effect later.
     pub(super) fn put(&mut self, object: &ObjectRef, declaration: DeclarationRecord) {
         match self.0.get_mut(object.name()) {
             Some(entry) => entry.declaration = declaration,

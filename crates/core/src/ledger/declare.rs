@@ -2,8 +2,9 @@
 //! and SetSlot: temporary changes by an administrator. They are not part of the declaration, so they are permitted for semaphores
 //! of the configuration too.
 //!
-//! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
-//! then are waiters granted what was added, or refused. A semaphore grants nothing from the request to remove it on.
+//! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed:
+//! only then are waiters granted what was added, or refused. A semaphore grants nothing from the moment its removal is
+//! requested.
 //!
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 //!
@@ -33,8 +34,8 @@ use signalbox_model::{
 const CONFIGURED_STEP: usize = 64;
 
 impl Core {
-    /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that it
-    /// cannot apply, with the reason.
+    /// Declares the semaphores of the configuration, and removes those that it no longer declares. Returns the names of
+    /// those that cannot be declared, with the reason.
     pub fn declare_configured(&self, wanted: &[Declaration<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
         let context = self.context(now.unix);
         let mut refused = Vec::new();
@@ -248,8 +249,8 @@ impl Ledger {
         }
     }
 
-    /// A declaration with what it takes over from the present one: the id from which on grants belong to it, whether and which of
-    /// its slots are out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
+    /// Completes a declaration with what it takes over from the present one: the id from which grants belong to it,
+    /// what is out of service, and the grace period of holders that are still to be evicted.
     fn successor(&self, object: &ObjectRef, mut after: DeclarationRecord) -> DeclarationRecord {
         let present = self.declarations.get(object.name());
         match present {
@@ -299,8 +300,9 @@ impl Ledger {
         Ok(Changed { reply, is_durable, is_change: is_changed })
     }
 
-    /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may not be
-    /// stored yet, and after a restart the repeated request of a leased session must not be answered with a later state.
+    /// Returns whether the answer to a request that changed nothing must still wait for a commit: the present state may
+    /// not be stored yet, and after a restart the repeated request of a leased session must not be answered with a
+    /// later state.
     fn stores_answer_without_change(&self, session: SessionId) -> bool {
         !self.journal.is_idle() || self.is_durable(session)
     }
@@ -356,7 +358,7 @@ impl Ledger {
         self.declarations.put(object, after.clone());
     }
 
-    /// A change was committed, and takes effect unless the configuration has changed the semaphore since. Then a removal
+    /// Applies a committed change, unless the configuration has changed the semaphore since. In that case, a removal
     /// concerns only those that held it or waited for it.
     pub(super) fn declaration_committed(
         &mut self,
@@ -373,7 +375,7 @@ impl Ledger {
         }
     }
 
-    /// A change takes effect.
+    /// Lets a change take effect.
     fn apply(
         &mut self,
         object: &ObjectRef,

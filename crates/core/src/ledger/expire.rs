@@ -13,7 +13,7 @@ impl Core {
     /// once. To be called whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
     /// counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
-        // Both, each time.
+        // Not `||`: each of both takes a step.
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
@@ -72,7 +72,7 @@ impl Ledger {
         while work < STEP_GRANTS
             && let Some((deadline, session)) = self.sessions.first_due(now)
         {
-            // A lease that was renewed since gets its place among the others.
+            // The lease was renewed since.
             if let Some(end) = self.sessions.end_of(session).filter(|end| *end > deadline) {
                 self.sessions.set_deadline(session, end);
                 work += 1;

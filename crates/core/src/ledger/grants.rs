@@ -20,7 +20,7 @@ use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, Uni
 /// One name of a request, with the resources that the request wants of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want<'a> {
-    /// The kind of the name, or that the ledger resolves it.
+    /// The namespace of the name, unless the ledger resolves it.
     pub kind: Kind,
     /// The name's bytes.
     pub name: &'a [u8],
@@ -44,7 +44,7 @@ pub enum Kind {
     Resolved(Permitted),
 }
 
-/// Which kinds of a name a client is permitted to acquire. A missing permission never selects the other kind.
+/// The kinds of a name that a client is permitted to acquire. A missing permission never selects the other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permitted {
     /// The counter.
@@ -74,13 +74,13 @@ impl Permitted {
 }
 
 impl<'a> Want<'a> {
-    /// The want for a claim; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the request states
-    /// its kind and capacity, and no slot. `may` returns whether the client may acquire the name as one of a kind; it is only
-    /// called if the server resolves the name.
+    /// The want for a claim; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
+    /// request states its namespace and capacity, and no slot. `may` returns whether the client may acquire the name in
+    /// a namespace; it is only called if the server resolves the name.
     pub fn of(claim: signalbox_model::Claim<'a>, may: impl Fn(Namespace) -> bool) -> Option<Self> {
         let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
-        let may_exist = namespace != Some(Namespace::Counters);
-        let claim = match may_exist && (maximum == AS_DECLARED || slot.is_some()) {
+        let may_be_semaphore = namespace != Some(Namespace::Counters);
+        let claim = match may_be_semaphore && (maximum == AS_DECLARED || slot.is_some()) {
             true => Claim::of_existing(NonZeroU32::new(resources)?),
             false => Claim::new(resources, maximum)?,
         };
@@ -89,7 +89,7 @@ impl<'a> Want<'a> {
     }
 }
 
-/// Whether a request waits if it cannot be granted at once.
+/// How a request waits if it cannot be granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
     /// How long it waits, in milliseconds; 0: not at all.
@@ -132,7 +132,7 @@ pub(super) struct Part {
     pub(super) claim: Claim,
     /// The slot that the request asked for; `None`: any, or it was granted before the process started.
     pub(super) slot: Option<u16>,
-    /// Whether the request is part of a single flight. Of a restored grant, `true`: records do not have it, and it may be.
+    /// Whether the request is part of a single flight. `true` for a restored grant, since its record does not say.
     pub(super) is_shared: bool,
 }
 
@@ -167,7 +167,8 @@ pub(super) struct Waiting {
     /// Where the answer goes. `None` while the session has no connection, or before the request was answered at all.
     pub(super) reply_to: Option<ReplyTo>,
     since: Since,
-    /// The part that is taken next, counted from one. The niche of a number that is not zero keeps a grant in its chunk.
+    /// The part that is taken next, counted from one. The niche of `NonZero` keeps the size of a grant within its
+    /// limit.
     next_part: NonZeroU8,
 }
 
@@ -308,7 +309,7 @@ impl Grant {
         self.since_ms().into()
     }
 
-    /// As [`Self::since`]; without a history, and after a restart, in whole seconds.
+    /// Like [`Self::since`], in milliseconds; without a history, and after a restart, rounded to whole seconds.
     pub(super) fn since_ms(&self) -> UnixMilliseconds {
         match self.phase {
             Phase::Waiting(Waiting { since, .. }) | Phase::Held { since, .. } => since.into(),
@@ -329,7 +330,7 @@ impl Grant {
         matches!(self.phase, Phase::Held { unrecorded_wait_ms: None, .. })
     }
 
-    /// The answer to the request, as it is cached.
+    /// Returns the answer to the request in the form in which it is cached.
     pub(super) fn cached(&self, id: GrantId, slots: &SlotTables) -> CachedGrant {
         let count = self.parts().len();
         let mut capacities = vec![0; count].into_boxed_slice();
@@ -358,7 +359,7 @@ pub(super) struct CachedGrant {
     pub(super) slots: Box<[Box<[u16]>]>,
 }
 
-/// What an allocation takes beside its content, in bytes.
+/// The overhead of an allocation, in bytes.
 pub(super) const ALLOCATION_BYTES: usize = 16;
 
 impl CachedGrant {
@@ -391,7 +392,7 @@ impl Parts {
             return Self::One(part((0, want)));
         }
         let mut order: Vec<_> = wants.iter().enumerate().collect();
-        // A name that is resolved occurs once, so that its kind does not matter for the order.
+        // A name that is resolved occurs once, so its kind does not matter for the order.
         order.sort_unstable_by_key(|(_, want)| {
             (want.name, matches!(want.kind, Kind::Of(Namespace::Semaphores)))
         });
@@ -456,7 +457,7 @@ impl Grants {
         }
     }
 
-    /// As [`Self::existing`], to change it.
+    /// Like [`Self::existing`], but mutable.
     pub(super) fn existing_mut(&mut self, id: GrantId) -> &mut Grant {
         match self.all.get_mut(&id) {
             Some(grant) => grant,
@@ -464,7 +465,7 @@ impl Grants {
         }
     }
 
-    /// Enters the deadline of a waiter, whose request is being answered "waiting".
+    /// Sets the deadline of a waiter whose request is being answered "waiting".
     pub(super) fn set_wait_deadline(&mut self, id: GrantId) {
         let Some(waiting) = self.existing(id).waiter() else {
             broken(format_args!("grant {id} waits if its request is answered \"waiting\""))
@@ -502,7 +503,7 @@ impl Grants {
         at
     }
 
-    /// Delays the ends of revoked grants by the time since they were restored. There are no waiters yet.
+    /// Delays the ends of revoked grants by `late_ms`, the time since they were restored. There are no waiters yet.
     pub(super) fn begin_serving(&mut self, late_ms: u64) {
         for (at, id) in std::mem::take(&mut self.deadlines) {
             let at = MonotonicMs(at.0 + late_ms);

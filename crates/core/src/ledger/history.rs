@@ -13,14 +13,15 @@ use crate::state::Core;
 use signalbox_model::{EventKind, GrantEnd, GrantId, UnixMilliseconds};
 
 impl Core {
-    /// Records grants from now on. The clock is asked for the time of each beginning and end, as whole seconds are too coarse;
+    /// Records grants from now on. `clock` gives the time of each beginning and end, as whole seconds are too coarse;
     /// `taker` is woken when there is something to take.
     pub fn keep_history(&self, clock: impl Fn() -> UnixMilliseconds + Send + 'static, taker: Waker) {
         self.ledger().history = Some(History::new(clock, taker));
     }
 
-    /// Takes all entries that wait, for [`HistoryEntries`](crate::HistoryEntries), in place of what `entries` has; its memory is
-    /// used for those to come. Returns how many were dropped since the start; the last of them came after these.
+    /// Replaces the contents of `entries` with all pending entries, which [`HistoryEntries`](crate::HistoryEntries)
+    /// reads; the memory of `entries` is used for later ones. Returns the number of entries that were dropped since the
+    /// start; the last of them came after these.
     pub fn take_history(&self, entries: &mut Vec<u8>) -> u64 {
         entries.clear();
         let ledger = &mut *self.ledger();
@@ -49,7 +50,7 @@ impl Ledger {
         self.history = Some(history);
     }
 
-    /// Records that a grant has ended, before what it held is returned; `why` is the kind of the events of its end.
+    /// Records that a grant has ended, before what it held is released; `why` is the kind of the events of its end.
     pub(super) fn record_end(&mut self, id: GrantId, grant: &Grant, why: EventKind) {
         let Some(mut history) = self.history.take_if(|_| grant.is_recorded()) else { return };
         let time = history.now_ms();
@@ -57,7 +58,7 @@ impl Ledger {
         let end = match why {
             EventKind::Expired => GrantEnd::Expired,
             EventKind::Revoked => GrantEnd::Revoked,
-            // A client that gives back what is being revoked does so because of that.
+            // A client that releases a grant that is being revoked does so because of the revocation.
             _ if state.revoked().or(grant.revoked()).is_some() => GrantEnd::Revoked,
             _ if state.is_ending() && state.lease().is_none() => GrantEnd::Disconnected,
             _ => GrantEnd::Released,

@@ -15,7 +15,7 @@ pub(super) struct IdAllocator {
     reservation: Option<Reservation>,
 }
 
-/// The ids that the store knows to be in use.
+/// The reservation of ids in the store.
 #[derive(Debug)]
 struct Reservation {
     /// The highest id that may be allocated.
@@ -42,14 +42,16 @@ impl IdAllocator {
 
     pub(super) fn next(&mut self) -> Result<u64, Refusal> {
         if self.reservation.as_ref().is_some_and(|reservation| self.last >= reservation.up_to) {
-            // This takes a failing store and a clock that was set back. Another run may have used the ids from here on.
+            // Happens only if the store fails and the clock was set back: another run may have used the ids from here
+            // on.
             return Err(Refusal::NotStored);
         }
         self.last += 1;
         Ok(self.last)
     }
 
-    /// The reservation to store now; `None`: enough ids are reserved, or a reservation is being stored.
+    /// Begins an extension. Returns the highest id of the reservation that must be stored; `None`: enough ids are
+    /// reserved, or a reservation is being stored.
     pub(super) fn begin_extension(&mut self) -> Option<u64> {
         let reservation = self.reservation.as_mut()?;
         let is_enough = reservation.up_to.saturating_sub(self.last) >= RESERVATION / 2;
@@ -60,7 +62,7 @@ impl IdAllocator {
         Some(self.last + RESERVATION)
     }
 
-    /// The store has a reservation.
+    /// Notes that the store has a reservation up to this id.
     pub(super) fn reserve_up_to(&mut self, up_to: u64) {
         if let Some(reservation) = &mut self.reservation {
             *reservation = Reservation { up_to, is_extending: false };

@@ -24,8 +24,8 @@ pub(super) struct IdleWaiters {
     all: BTreeMap<ConnectionId, BTreeMap<Token, (u64, IdleWaiter)>>,
     by_name: BTreeMap<(Namespace, usize), NameWaiters>,
     deadlines: BTreeSet<(MonotonicMs, IdleRequest)>,
-    /// Requests that got what they wait for and are not answered yet. A number that is no longer among `all` was
-    /// answered for another reason.
+    /// Requests that are satisfied and not answered yet. A request whose number is no longer in `all` was answered for
+    /// another reason.
     satisfied: VecDeque<Satisfied>,
     last_number: u64,
 }
@@ -167,8 +167,8 @@ impl IdleWaiters {
         true
     }
 
-    /// Takes the next satisfied request, with the resources that were in use then. There is no request if it was answered
-    /// for another reason.
+    /// Takes the next satisfied request, with the resources that were in use then. The request is `None` if it was
+    /// answered for another reason.
     pub(super) fn pop_satisfied(&mut self) -> Option<(Option<IdleRequest>, u32)> {
         let satisfied = self.satisfied.front_mut()?;
         let in_use = satisfied.in_use;
@@ -222,7 +222,7 @@ impl IdleWaiters {
         self.deadlines.first().map(|(at, _)| Due::At(*at))
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self, exists: impl Fn(ConnectionId) -> bool) -> Result<(), String> {
         let all = self.all.iter().flat_map(|(connection, waiters)| {
             waiters.iter().map(|(token, waiter)| ((*connection, *token), waiter))
@@ -254,5 +254,5 @@ impl IdleWaiters {
     }
 }
 
-/// A waiting request with its entries in the tables, rounded up. The name exists without it.
+/// The size of a waiting request with its entries in the tables, in bytes, rounded up. The name exists without it.
 pub(super) const IDLE_WAITER_BYTES: usize = 512;

@@ -79,7 +79,7 @@ pub struct KeyedLease {
 pub enum KeyedState {
     /// The request waits.
     Queued {
-        /// From 1. Above 10,000 it is not counted: all such requests have the same.
+        /// From 1; 10,001 for all requests after the first 10,000.
         position: u32,
         /// Its place in the queue, if the place survives a restart.
         place: Option<Place>,
@@ -101,7 +101,7 @@ pub enum KeyedState {
     Over(Refusal),
 }
 
-/// The keyed leases that a client has used since the start, by their states.
+/// The numbers of keyed leases by state. A lease is counted if a client has used it since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyedCounts {
     /// Waiting.
@@ -158,7 +158,7 @@ impl Core {
             ledger.count_repetition(connection, context);
         }
         let refusal = match outcome {
-            // A repeated request is told that the work is done as long as its lease lasts.
+            // The lease stays, so that a repeated request is told too that the work is done.
             Outcome::Refused(Refusal::Done) => return Ok(()),
             Outcome::Refused(refusal) => refusal,
             Outcome::Answered(_) | Outcome::Waiting => {
@@ -207,7 +207,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether `may` is true of every name of a keyed lease; also if there is no such lease.
+    /// Returns whether `may` is true for every name of a keyed lease, or there is no such lease.
     pub fn keyed_names_pass(&self, key: &LeaseKey, may: impl Fn(Namespace, &[u8]) -> bool) -> bool {
         let ledger = &*self.ledger();
         ledger.find_keyed(key).is_none_or(|(session, _)| ledger.passes(session, may))
@@ -337,7 +337,7 @@ impl Ledger {
         hash.unwrap_or_else(|| broken(format_args!("the server has set the key of keyed leases")))
     }
 
-    /// Whether this is true of every name of a session.
+    /// Returns whether `may` is true for every name of a session.
     fn passes(&self, session: SessionId, may: impl Fn(Namespace, &[u8]) -> bool) -> bool {
         let mut grants = self.sessions.existing(session).grants_after(None);
         grants.all(|id| self.names_pass(self.grants.existing(id), &may))
@@ -356,6 +356,7 @@ impl Ledger {
     }
 }
 
+/// The ids of a call whose session has no other request.
 fn only(request: RequestId) -> RequestIds {
     RequestIds { own: request, lowest_unanswered: request }
 }

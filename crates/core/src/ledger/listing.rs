@@ -33,7 +33,7 @@ const STEP_BYTES: usize = 64 * 1024;
 /// The most names of a [`ClaimSubject`].
 const SUBJECT_NAMES: usize = 8;
 
-/// What a listing of a name lists.
+/// The kind of the entries in a listing of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingKind {
     /// Those that hold resources of the name.
@@ -114,11 +114,12 @@ impl Listing {
 /// One name that a session holds, or that its request waits for.
 #[derive(Debug)]
 pub struct Claimed {
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The name's bytes.
     pub name: Box<[u8]>,
-    /// Whether it is held, perhaps only until its request has everything; otherwise, the request waits for it.
+    /// Whether it is held, perhaps by a request that still waits for its other names; otherwise, the request waits for
+    /// it.
     pub is_held: bool,
     /// The entry among the holders or the waiters of the name. The position of a waiter is not counted.
     pub listed: Listed,
@@ -151,8 +152,8 @@ impl ClaimListing {
     }
 }
 
-/// A listing of the names that requests wait for: the name whose first waiter has the lowest id, and mostly the longest wait,
-/// comes first.
+/// A listing of the names that requests wait for. The name whose first waiter has the lowest id comes first; mostly,
+/// that waiter has waited longest.
 #[derive(Debug, Default)]
 pub struct WaitedListing {
     after: Option<Head>,
@@ -250,8 +251,9 @@ impl Core {
         Ok(Inspected { in_use: consumption, peak, waiting, capacity, available, namespace })
     }
 
-    /// The kind of a name for a request that does not state it: the declared semaphore of this name, else the counter. If neither
-    /// exists, an undeclared semaphore, which only requests for semaphores acquire.
+    /// Returns the namespace of a name for a request that does not state it: that of the declared semaphore of this
+    /// name, else that of the counter. If neither exists, that of an undeclared semaphore, which only requests for
+    /// semaphores acquire.
     pub fn resolve(&self, name: &[u8]) -> Namespace {
         let exists = |namespace| self.registry(namespace).find(name, |_| ()).is_some();
         match self.ledger().resolve(name) {
@@ -411,7 +413,7 @@ impl Core {
     }
 }
 
-/// A listing of what connections hold by plain Acquires, of all names.
+/// A listing of what some connections hold by plain Acquires.
 #[derive(Debug)]
 pub struct PlainListing {
     connections: HashSet<ConnectionId>,
@@ -429,7 +431,8 @@ impl PlainListing {
 }
 
 impl Core {
-    /// Whether a session exists that is leased, or whose connection has sent an extended request.
+    /// Returns whether the ledger has a session: a leased one, or that of a connection that has sent an extended
+    /// request.
     pub fn has_session(&self, session: SessionId) -> bool {
         self.ledger().sessions.get(session).is_some()
     }
@@ -535,7 +538,8 @@ impl Ledger {
         }
     }
 
-    /// The session of a connection. The ledger need not know it: a plain client has no label and no grants.
+    /// The entry for the session of a connection. The ledger need not have it: a plain client has no label and no
+    /// grants.
     fn listed_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
         let Connected { connection, client, opened } = connected;
         let state = self.sessions.get(connection.session());
@@ -576,7 +580,7 @@ pub(crate) fn age_s(since: MonotonicMs, now: MonotonicMs) -> u32 {
     u32::try_from(since.age_ms(now) / 1000).unwrap_or(u32::MAX - 1)
 }
 
-/// What is left of a lease.
+/// The remaining time of a lease; `None`: the session ends with its connection.
 pub(crate) fn ttl_left(left_ms: Option<u32>) -> TtlLeft {
     left_ms.map_or(TtlLeft::Connection, |left_ms| TtlLeft::For(Milliseconds(left_ms)))
 }

@@ -1,6 +1,6 @@
-//! The changes that administrators make: which rule executes each; and revocations: an administrator ends a grant, a session or
-//! all leased sessions of a client, at once or after a grace period. A removal at once revokes what holds the semaphore: its
-//! holders are informed, and lose it after a grace period.
+//! The operations of administrators, which [`Core::execute`] dispatches, and two of their rules. Revocation: an
+//! administrator ends a grant, a session or all leased sessions of a client, at once or after a grace period. Eviction:
+//! the holders of a semaphore that is removed at once are informed, and lose it after a grace period.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -20,7 +20,7 @@ use signalbox_model::{
     SessionId,
 };
 
-/// Sessions that one step of the revocation of clients looks at.
+/// The number of sessions that one step of a revocation of clients visits.
 const STEP_VISITS: usize = 4 * STEP_GRANTS;
 
 impl Core {
@@ -132,8 +132,8 @@ impl Ledger {
         Ok(Changed::done(is_durable))
     }
 
-    /// Revokes a session (`docs/protocol.md`, "Revoke"): it ends after a grace period. The connection of a connection's
-    /// session has to have joined; it is closed then.
+    /// Revokes a session (`docs/protocol.md`, "Revoke"): it ends after a grace period. If it is the session of a
+    /// connection, the connection must have joined, and is closed when the session ends.
     fn revoke_session(
         &mut self,
         session: SessionId,
@@ -149,8 +149,8 @@ impl Ledger {
         Ok(Changed::done(is_durable))
     }
 
-    /// Revokes the leased sessions that these clients have or had last (`docs/protocol.md`, "RevokeClient" and
-    /// "RevokeIdentity"): each ends at this time. The answer, which comes later, has their number.
+    /// Revokes the leased sessions to which these clients are attached or were attached last (`docs/protocol.md`,
+    /// "RevokeClient" and "RevokeIdentity"): each ends at this time. The answer, which comes later, has their number.
     fn revoke_clients(&mut self, call: Call, clients: ClientSelector, at: MonotonicMs) -> Executed {
         if let Err(refusal) = self.sessions.check_not_ending(call.connection) {
             return Executed::at_once(Err(refusal));
@@ -193,9 +193,8 @@ impl Ledger {
         }
     }
 
-    /// Tells the holder of a grant that was revoked when the grant ends.
+    /// Tells the holder of a revoked grant when it ends. Does nothing if the grant is gone or was not revoked.
     pub(super) fn send_revocation(&self, id: GrantId) {
-        // A grant that is gone, or was not revoked, needs no notice.
         let Some(grant) = self.grants.get(id) else { return };
         if let Some(at) = grant.revoked() {
             self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, end: at });
@@ -259,10 +258,9 @@ impl Ledger {
 }
 
 impl Core {
-    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
-    /// whether there is more to do.
-    /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
-    /// closed.
+    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. A
+    /// connection that still holds by plain Acquires when the grace period is over is closed; `mailbox_of` returns its
+    /// mailbox. Returns whether there is more to do.
     pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
         let mut ledger = self.ledger();
         if ledger.revoke_some_clients(now.monotonic) {
@@ -282,8 +280,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// Takes a step of the evictions. Holders by grants have those revoked. Connections that hold by plain Acquires are
-    /// informed, and returned when the grace period is over if they still hold: only their end takes the semaphore from
+    /// Takes a step of the evictions. Grants are revoked. Connections that hold by plain Acquires are informed; those
+    /// that still hold when the grace period is over are returned, because only their end takes the semaphore from
     /// them. `None`: there is nothing to do now.
     fn evict_some(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> Option<Vec<ConnectionId>> {
         self.backlog.wake_delayed(now);

@@ -5,9 +5,9 @@
 //! request waits at its place again. The proof is a keyed hash of the place, the session, the request and what was
 //! requested, so a client can neither choose a place nor use one for another request. The key is a record of the store.
 //!
-//! After a start with sessions to come back, a reconnect window is open. While it is open, a name whose head was
-//! repeated grants nothing, because requests that were before that head may still come. It ends with its time, or when
-//! every session that was restored has attached and has repeated as many requests as it announced, or has ended. The
+//! After a start that has restored sessions, a reconnect window is open. While it is open, a name whose head was
+//! repeated grants nothing, because requests that were before that head may still come. It ends when its time is over,
+//! or when every restored session has attached and has repeated as many requests as it announced, or has ended. The
 //! states of a restored session in the window:
 //!
 //! | state | next |
@@ -47,8 +47,8 @@ pub(super) struct Places {
     has_repeated: bool,
 }
 
-/// The purpose of a keyed hash. No hash of these is ever shown to a client, as proofs of places are, and a message of a proof is
-/// longer than that of the key of a session.
+/// The purpose of a keyed hash that is not a proof of a place. Unlike proofs, these hashes are never shown to a client,
+/// and the input of a proof is longer than that of a session's key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// The key of a session.
@@ -114,7 +114,7 @@ impl Places {
         self.window.as_ref().map(|window| window.end)
     }
 
-    /// Whether no session is missing in an open window.
+    /// Returns whether the window is open and every session is back.
     pub(super) fn is_complete(&self) -> bool {
         self.window.as_ref().is_some_and(|window| window.awaited.is_empty())
     }
@@ -124,7 +124,7 @@ impl Places {
         self.window.take().map_or_else(Vec::new, |window| window.held_back)
     }
 
-    /// A session has attached, and will repeat this many requests with their places.
+    /// Notes that a session has attached, and will repeat this many requests with their places.
     pub(super) fn attached(&mut self, session: SessionId, repetitions: u32) {
         let Some(window) = &mut self.window else { return };
         // A session of this run is not awaited.
@@ -135,7 +135,7 @@ impl Places {
         }
     }
 
-    /// A session has repeated a request.
+    /// Notes that a session has repeated a request.
     pub(super) fn repeated(&mut self, session: SessionId) {
         let Some(window) = &mut self.window else { return };
         if let Some(Awaited::Returning(missing)) = window.awaited.get_mut(&session) {
@@ -146,7 +146,7 @@ impl Places {
         }
     }
 
-    /// A session has ended.
+    /// Notes that a session has ended.
     pub(super) fn ended(&mut self, session: SessionId) {
         if let Some(window) = &mut self.window {
             window.awaited.remove(&session);
@@ -163,7 +163,7 @@ impl Places {
         self.window.is_some() && self.is_repeated(place)
     }
 
-    /// A waiter that is held back has joined the queue of this name.
+    /// Notes that a waiter that is held back has joined the queue of this name.
     pub(super) fn hold_back(&mut self, name: NameRef) {
         if let Some(window) = &mut self.window {
             window.held_back.push(name);
@@ -176,7 +176,7 @@ impl Places {
         self.window.as_ref().is_some_and(|window| window.held_back.iter().any(is_it))
     }
 
-    /// A waiter was repeated.
+    /// Notes that a waiter was repeated.
     pub(super) fn note_repetition(&mut self) {
         self.has_repeated = true;
     }
@@ -186,7 +186,7 @@ impl Places {
         self.has_repeated
     }
 
-    /// 128 bits that only this store's servers can compute from a text; `None`: there is no key.
+    /// Returns a hash of a text that only servers with this store can compute; `None`: there is no key.
     pub(super) fn keyed_hash(&self, purpose: Purpose, text: &[u8]) -> Option<[u8; 16]> {
         let mut hasher = SipHasher24::new_with_key(&self.key?.0);
         hasher.write(&[purpose as u8]);

@@ -33,7 +33,7 @@ struct Entry {
     renumbered_up_to: GrantId,
     /// The waiters of single flights.
     shared: BTreeSet<GrantId>,
-    /// In `shared`, the waiters with ids up to this one have their work done.
+    /// The work of the waiters in `shared` with ids up to this one is done.
     done_up_to: GrantId,
 }
 
@@ -100,7 +100,7 @@ impl Queues {
         });
     }
 
-    /// The work of all present waiters of single flights for a name is done.
+    /// Notes that the work of all present waiters of single flights for a name is done.
     pub(super) fn set_done(&mut self, namespace: Namespace, object: &ObjectRef) {
         let entry = self.entry_or_new(namespace, object);
         entry.done_up_to = entry.shared.last().copied().unwrap_or(entry.done_up_to);
@@ -123,7 +123,7 @@ impl Queues {
         self.entry_or_new(namespace, object).held.insert(id);
     }
 
-    /// A waiter is granted what it waits for. The object is no longer marked as queued if it was the only one.
+    /// Turns a waiter into a grant. If it is the only waiter, the caller has removed the object's mark as queued.
     pub(super) fn grant_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
         self.change_queue(namespace, object, |entry| {
             entry.queue.remove(&id);
@@ -146,7 +146,7 @@ impl Queues {
         self.entry(namespace, object).map_or_else(GrantId::default, |entry| entry.renumbered_up_to)
     }
 
-    /// Removes a waiter, and the mark of its object with the last. Returns whether others wait.
+    /// Removes a waiter. If it was the only one, the object is no longer marked as queued. Returns whether others wait.
     pub(super) fn remove_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
         let has_others = self.change_queue(namespace, object, |entry| {
             entry.queue.remove(&id);
@@ -186,7 +186,7 @@ impl Queues {
         heads.filter_map(|head| Some((*head, &self.names[head.1 as usize].get(&head.2)?.object)))
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let of = |namespace: Namespace| {
             let entries = self.names[namespace as usize].iter();
@@ -204,7 +204,7 @@ impl Queues {
         }
     }
 
-    /// Changes a queue, and notes its head.
+    /// Changes a queue, and updates its head in `heads`.
     fn change_queue<R>(
         &mut self,
         namespace: Namespace,

@@ -40,7 +40,7 @@ impl Ledger {
         }
     }
 
-    /// The record of a held grant, as one that was not revoked.
+    /// The record of a held grant, without its revocation.
     fn grant_record(&self, id: GrantId, grant: &Grant) -> GrantRecord {
         let part = |part: &Part| {
             let (namespace, object) = part.object()?;

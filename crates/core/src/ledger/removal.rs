@@ -19,7 +19,7 @@ impl Ledger {
         let is_unused = object.lifecycle() == Lifecycle::Removing
             && object.consumption() == 0
             && self.waiting(SEMAPHORES, object) == 0;
-        // Once a pending change has taken effect, the removal is looked at again.
+        // This is called again when a pending change has taken effect.
         let is_pending = self.declarations.is_pending(object.name());
         if !is_unused || !self.declarations.is_removing(object.name()) || is_pending {
             return;
@@ -71,8 +71,8 @@ impl Ledger {
         self.alarm.ring(Due::Now);
     }
 
-    /// Lets the backlog take a semaphore at this time from grants with ids below `removed`, and from connections that hold it by
-    /// plain Acquires.
+    /// Lets the backlog evict the holders of a semaphore at this time: grants with ids below `removed`, and connections
+    /// that hold it by plain Acquires.
     fn evict_later(&mut self, object: &ObjectRef, at: MonotonicMs, removed: GrantId) {
         let plain: Vec<_> = object.holdings().into_iter().map(|(connection, _)| connection).collect();
         let (object, plain) = (object.clone(), plain.into_iter());
@@ -88,8 +88,8 @@ impl Ledger {
         }));
     }
 
-    /// Refuses some waiters of a semaphore that shrank or is being removed. Returns how much work that was, as the backlog counts
-    /// it.
+    /// Refuses some waiters of a semaphore that shrank or is being removed. Returns the amount of work, as the backlog
+    /// counts it.
     pub(super) fn refuse_some_waiters(&mut self, task: RefuseWaiters, context: LedgerContext<'_>) -> usize {
         let RefuseWaiters { object, after, removed } = task;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);

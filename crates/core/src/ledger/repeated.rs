@@ -23,19 +23,20 @@ impl Ledger {
         Some(Place { id, proof })
     }
 
-    /// The proof of a waiter's place. It covers the kind of each name; of one whose turn has not come, as it is resolved now.
+    /// The proof of a waiter's place. It covers the namespace of each name, as resolved now if the turn of the name has
+    /// not come.
     fn place_proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
         self.places.proof(place, grant, |part| self.namespace_of(part))
     }
 
-    /// The place that a new waiter may have because its client presents it; `None`: it is not proven, so it counts as if
-    /// it had not been presented.
+    /// The place that a new waiter gets because its client presents it; `None`: the place is not valid, and the waiter
+    /// gets a new one.
     pub(super) fn proven_place(&mut self, presented: Option<Place>, grant: &Grant) -> Option<GrantId> {
         let Place { id, proof } = presented?;
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
             && self.place_proof(id, grant).is_some_and(|own| own == proof);
-        // A place belongs to one request, which waits once. If a semaphore was removed since, the wait is over with it.
+        // A place belongs to one request, which waits once. If a semaphore was removed since, that has ended the wait.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
         if place.is_some() {
@@ -44,7 +45,7 @@ impl Ledger {
         place
     }
 
-    /// Whether a semaphore that a request wants was removed, and declared again, since the request got this place.
+    /// Returns whether a semaphore of a request was removed and declared again since the request got this place.
     fn waits_for_removed(&self, place: GrantId, grant: &Grant) -> bool {
         grant.parts().iter().any(|part| {
             self.namespace_of(part) == SEMAPHORES && self.declarations.is_declared_after(part.name(), place)

@@ -1,5 +1,5 @@
 //! Replies: each request makes one change, however often it is sent (invariant 7), and is answered when that change is
-//! committed where it has to be.
+//! committed, if it has to be stored.
 //!
 //! The reply to a request of a session is cached in the session's log. A reply that waits for a commit is pending: the
 //! log has [`CachedReply::Committing`] in its place, and a request has at most one.
@@ -63,8 +63,8 @@ impl Ledger {
             return Executed { outcome, is_change: false };
         }
         let changed = match change(self, session) {
-            // A refusal has changed nothing, so a repeated request may be made anew: where memory is scarce, and where
-            // the store would have to forget the refusal.
+            // A refusal has changed nothing, so a repeated request may be made anew. It is not cached where memory is
+            // scarce, and where the store would have to forget it.
             Err(refusal)
                 if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
             {
@@ -84,8 +84,8 @@ impl Ledger {
         connection: ConnectionId,
         ids: RequestIds,
     ) -> Result<(SessionId, Option<CachedReply>), Refusal> {
-        let session = self.sessions.acting(connection)?;
         // A connection that has ended, or never joined, acts for no session.
+        let session = self.sessions.acting(connection)?;
         let mut forgotten = Vec::new();
         let forget = |request, reply: CachedReply| {
             if reply.may_be_stored() {
@@ -120,7 +120,7 @@ impl Ledger {
         let request = call.ids.own;
         if is_durable && self.journal.has_store() {
             let to = self.sessions.reply_to(call.connection, call.token);
-            // The request has revoked its own connection.
+            // Without a mailbox: the request has revoked its own connection.
             let outcome =
                 if to.is_some() { Outcome::Waiting } else { Outcome::Refused(Refusal::NoSuchSession) };
             self.reply_on_commit(session, request, PendingReply { reply, received: now, to });
@@ -130,8 +130,8 @@ impl Ledger {
         self.outcome_of(session, reply, now)
     }
 
-    /// The outcome of a request that is repeated, and has this reply. If it waits, the answer goes to this connection from
-    /// now on.
+    /// Returns the outcome of a repeated request that has this reply. If it waits, it is answered to this connection
+    /// from now on.
     pub(super) fn answer_again(
         &mut self,
         session: SessionId,
@@ -158,7 +158,7 @@ impl Ledger {
         reply.answer(self.sessions.ttl_left_ms(session, now)).into()
     }
 
-    /// The answer of a request that waits for a commit goes to this connection from now on.
+    /// Lets a request that waits for a commit be answered to this connection from now on.
     fn redirect_pending_reply(
         &mut self,
         session: SessionId,
@@ -182,7 +182,7 @@ impl Ledger {
         Outcome::Waiting
     }
 
-    /// The answer of a waiter goes to this connection from now on; the request that was answered before is canceled.
+    /// Lets a waiter be answered to this connection from now on. The request that would have been answered is canceled.
     pub(super) fn redirect_waiter(&mut self, id: GrantId, call: Call, now: MonotonicMs) {
         // The connection joined before its first request, so it has a mailbox until it ends.
         let Some(to) = self.sessions.reply_to(call.connection, call.token) else { return };
@@ -203,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// Delays the reply to a request until everything so far is committed. There is a store.
+    /// Delays the reply to a request until everything so far is committed. Requires a store.
     pub(super) fn reply_on_commit(&mut self, session: SessionId, request: RequestId, pending: PendingReply) {
         if self.is_durable(session)
             && let Some(record) = pending.reply.record(session, request)
@@ -251,8 +251,8 @@ impl Ledger {
         }
     }
 
-    /// The connection of a session has left it: its pending replies are sent to no client. Each client that waits for one is
-    /// refused, if there is a refusal.
+    /// Disconnects the pending replies of a session whose connection has left it: they are not sent. If there is a
+    /// refusal, the client is answered with it.
     pub(super) fn disconnect_pending_replies(&mut self, session: SessionId, refusal: Option<Refusal>) {
         for (_, pending) in self.pending_replies.range_mut(all_of(session)) {
             if let Some((to, refusal)) = pending.to.take().zip(refusal) {
@@ -281,7 +281,7 @@ impl Ledger {
         self.change_log(session, |log| log.insert(request, reply));
     }
 
-    /// Changes the cached replies of a session, if it exists, and counts what they take of the memory of its client.
+    /// Changes the cached replies of a session, if it exists, and counts their memory for its client.
     fn change_log<T>(
         &mut self,
         session: SessionId,

@@ -42,8 +42,8 @@ impl Core {
         Ok(())
     }
 
-    /// The server begins to serve what was restored at this time: leases and the reconnect window start now, the rest of grace
-    /// periods remains, and removals continue.
+    /// Begins to serve what was restored at the time `restored`: leases and the reconnect window start now, the rest of
+    /// grace periods remains, and removals continue.
     pub fn begin_serving(&self, restored: MonotonicMs, now: Moment) {
         let late_ms = restored.age_ms(now.monotonic);
         self.sysv().begin_serving(late_ms);

@@ -147,7 +147,7 @@ impl Ledger {
         } else if position == QueuePosition::Immediate {
             Granting::MustWait
         } else {
-            // The first in the queue waits for its slot as a later one waits for its turn.
+            // Even the first in the queue waits for its slot, as others wait for their turn.
             object.grant(claim, context.interval, QueuePosition::Behind)
         };
         match granting {
@@ -160,7 +160,7 @@ impl Ledger {
         }
     }
 
-    /// Why a request for a name can never be granted unless the semaphore changes; `None`: it can.
+    /// The refusal of a request that can never be granted unless the semaphore changes; `None`: it can be granted.
     pub(super) fn lasting_refusal(
         &self,
         object: &ObjectRef,
@@ -171,7 +171,7 @@ impl Ledger {
         object.refusal(claim).or_else(no_such_slot)
     }
 
-    /// Whether a semaphore will never have a slot, unless it is changed.
+    /// Returns whether a semaphore will not have a slot unless it is changed.
     pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
         match object.lifecycle() {
             // Until the removal is committed, nothing is refused because of it.
@@ -195,7 +195,7 @@ impl Ledger {
         }
     }
 
-    /// Which name a part takes from, and what it claims of it.
+    /// Resolves the namespace of a part's name. Returns it with the claim on the name.
     fn resolve_part(&self, part: &Part) -> Result<(Namespace, Claim), Refusal> {
         let claim = part.claim;
         let permitted = match part.kind {
@@ -218,18 +218,18 @@ impl Ledger {
         }
     }
 
-    /// The kind of a name that is left to the ledger: the declared semaphore if there is one, from the request for its
-    /// declaration until its removal has ended, else the counter.
+    /// Resolves a name for a request that does not state its namespace: to the declared semaphore if there is one, from
+    /// the request for its declaration until its removal has ended, else to the counter.
     pub(super) fn resolve(&self, name: &[u8]) -> Namespace {
         if self.declarations.get(name).is_some() { SEMAPHORES } else { Namespace::Counters }
     }
 
-    /// Whether this is true of every name of a grant.
+    /// Returns whether `passes` is true for every name of a grant.
     pub(super) fn names_pass(&self, grant: &Grant, passes: impl Fn(Namespace, &[u8]) -> bool) -> bool {
         grant.parts().iter().all(|part| passes(self.namespace_of(part), part.name()))
     }
 
-    /// The kind of a name of a grant; of one whose turn has not come, the kind to which it is resolved now.
+    /// The namespace of a name of a grant, as resolved now if the turn of the name has not come.
     pub(super) fn namespace_of(&self, part: &Part) -> Namespace {
         match part.kind {
             Kind::Of(namespace) => namespace,
@@ -252,7 +252,7 @@ impl Ledger {
         }
     }
 
-    /// A waiter that has everything becomes a grant with this id. Returns the reply to its request.
+    /// Turns a waiter that has everything into a grant with this id. Returns the reply to its request.
     fn grant(&mut self, waiter: GrantId, id: GrantId, context: LedgerContext<'_>) -> PendingReply {
         let Waiting { received, reply_to: to, .. } = self.grants.hold(waiter, self.now_ms(context));
         let grant = self.grants.existing(waiter);
@@ -332,8 +332,8 @@ impl Ledger {
         }
     }
 
-    /// Serves the head of a queue. Returns the amount of work, as [`Self::run_task`]; `None`: the queue is empty, or its head does
-    /// not fit.
+    /// Serves the head of a queue. Returns the amount of work, like [`Self::run_task`]; `None`: the queue is empty, or
+    /// its head does not fit.
     fn serve_head(&mut self, name: &NameRef, context: LedgerContext<'_>) -> Option<usize> {
         let NameRef { namespace, object } = name;
         let id = self.queues.head(*namespace, object)?;
@@ -344,8 +344,8 @@ impl Ledger {
         };
         let (claim, slot) = (*claim, *slot);
         let (session, request) = (grant.session, grant.request);
-        // An ending session would release a grant in one of its next steps. A waiter for a removed semaphore must not take from one
-        // that was declared since.
+        // An ending session would release a grant in one of its next steps. A waiter for a removed semaphore must not
+        // take from one that was declared since.
         let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
         let done = self.queues.is_done(*namespace, object, id).then_some(Refusal::Done);
@@ -381,24 +381,24 @@ impl Ledger {
     }
 }
 
-/// The position that a request gets in a queue with this many waiters; a refusal if it may not join the queue. `may_join` says
-/// whether the limits allow that.
+/// Returns the position that a request gets in a queue with this many waiters, or a refusal if it may not join the
+/// queue. `may_join` checks the limits.
 fn queue_position(
     queueing: Option<Queueing>,
     is_first: bool,
     waiting: usize,
     may_join: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<QueuePosition, Refusal> {
-    let behind = if is_first { QueuePosition::Head } else { QueuePosition::Behind };
+    let queued = if is_first { QueuePosition::Head } else { QueuePosition::Behind };
     // A waiter that takes its next name may join any queue.
-    let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(behind) };
+    let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(queued) };
     let joined = match wait_ms {
         0 => Err(Refusal::NotAvailable),
         _ if waiting >= queue_max as usize => Err(Refusal::QueueFull),
         _ => may_join(),
     };
     match joined {
-        Ok(()) => Ok(behind),
+        Ok(()) => Ok(queued),
         // It may be granted at once, but not wait.
         Err(_) if is_first => Ok(QueuePosition::Immediate),
         Err(refusal) => Err(refusal),

@@ -8,11 +8,10 @@ use crate::mailbox::Message;
 use crate::time::{Due, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
 
-/// Work is measured in names: releasing a grant of one name is a work of 1. This is what ending a session costs beside its
-/// grants.
+/// The work of ending a session, besides its grants. Work is counted in names: releasing a grant of one name is 1.
 const SESSION_WORK: usize = 2;
 
-/// Dropping this many cached replies is a work of 1.
+/// Dropping this many cached replies is 1 of work.
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
@@ -119,10 +118,10 @@ impl Ledger {
         }
     }
 
-    /// Detaches a connection from its leased session. Its waiting requests keep their places, and their answers no
-    /// longer go to this connection. With a refusal, which a connection that still reads is sent, each is answered with it.
+    /// Detaches a connection from its leased session, if it is attached. Its waiting requests keep their places, but
+    /// are no longer answered to this connection: each is answered with the refusal now. `None`: the connection has
+    /// ended.
     pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
-        // It is not attached.
         let Some(session) = self.sessions.detach(connection) else { return };
         self.disconnect_pending_replies(session, refusal);
         for waiter in self.sessions.existing_mut(session).take_tokens() {
@@ -135,8 +134,8 @@ impl Ledger {
         self.note_if_unused(session);
     }
 
-    /// Drops the reply addresses of waiting requests that a connection, which has ended, made for its leased session: some
-    /// a step. Returns whether there are more.
+    /// Takes a step of dropping the reply addresses of a connection that has ended from the waiting requests of its
+    /// leased session. Returns whether there may be more.
     pub(super) fn drop_replies_to(&mut self, connection: ConnectionId) -> bool {
         let Attachment::To(session) = self.sessions.attachment(connection) else { return false };
         for _ in 0..STEP_GRANTS {

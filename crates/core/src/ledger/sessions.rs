@@ -59,7 +59,7 @@ pub(super) struct SessionState {
     is_keyed: bool,
     /// Whether the client of a keyed lease has been told that its request was granted.
     is_told: bool,
-    /// Whether a store has its record, now or soon. It is stored with the first change that depends on it.
+    /// Whether a store has its record, now or soon. `false`: it is stored with the first change that depends on it.
     is_stored: bool,
 }
 
@@ -152,7 +152,7 @@ enum SessionKind {
     },
 }
 
-/// Which session the requests of a connection are for.
+/// The session that the requests of a connection are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attachment {
     /// The connection's own.
@@ -169,7 +169,7 @@ struct Ending {
     why: EventKind,
     /// The answer to its waiting requests.
     refusal: Refusal,
-    /// The client that closed it is answered when its end is committed.
+    /// Where the request that closed it is answered, when its end is committed.
     closer: Option<ReplyTo>,
 }
 
@@ -235,7 +235,7 @@ impl Sessions {
         self.all.get(&session).map(AsRef::as_ref)
     }
 
-    /// As [`Self::get`], to change it.
+    /// Like [`Self::get`], but mutable.
     pub(super) fn get_mut(&mut self, session: SessionId) -> Option<&mut SessionState> {
         self.all.get_mut(&session).map(AsMut::as_mut)
     }
@@ -248,7 +248,7 @@ impl Sessions {
         }
     }
 
-    /// As [`Self::existing`], to change it.
+    /// Like [`Self::existing`], but mutable.
     pub(super) fn existing_mut(&mut self, session: SessionId) -> &mut SessionState {
         match self.all.get_mut(&session) {
             Some(state) => state,
@@ -328,7 +328,7 @@ impl Sessions {
         matching.map(|(_, lease)| Arc::clone(lease)).ok_or(Refusal::NoSuchSession)
     }
 
-    /// The client that waits until the opening of a session is stored.
+    /// Where the opening of a session is answered; `None`: it is stored and answered.
     pub(super) fn opener(&self, session: SessionId) -> Option<&ReplyTo> {
         match &self.get(session)?.kind {
             SessionKind::Leased { opener, .. } => opener.as_ref(),
@@ -336,7 +336,7 @@ impl Sessions {
         }
     }
 
-    /// As [`Self::opener`], to set it or to take it; `None`: the session does not exist, or is not leased.
+    /// Like [`Self::opener`], to set it or to take it; `None`: the session does not exist, or is not leased.
     pub(super) fn opener_mut(&mut self, session: SessionId) -> Option<&mut Option<ReplyTo>> {
         match &mut self.get_mut(session)?.kind {
             SessionKind::Leased { opener, .. } => Some(opener),
@@ -381,7 +381,7 @@ impl Sessions {
         Some(session)
     }
 
-    /// Marks a detached connection: it has lost its session to another connection.
+    /// Notes that a detached connection has lost its session to another connection.
     pub(super) fn lose(&mut self, connection: ConnectionId) {
         self.set_attachment(connection, Attachment::Lost);
     }

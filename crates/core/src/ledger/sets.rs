@@ -1,4 +1,4 @@
-//! Sets that stand under keys.
+//! Maps of sets.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! What each client has of sessions, waiters, watches and memory, and its share of them (`docs/semantics.md`, "Shares of
-//! clients").
+//! The use of sessions, waiters, watches and memory by each client, and its share of them (`docs/semantics.md`, "Shares
+//! of clients").
 //!
 //! A leased session, and what waits in it, counts against the shares of the client that attached to it last. As long as
 //! no connection has attached to it since a restart, it counts against none.
@@ -16,8 +16,8 @@ use crate::state::Core;
 use signalbox_model::{ConnectionId, GrantId, Limit, Refusal, SessionId};
 
 impl Core {
-    /// Whether the client of a connection has used up its share of sessions, so that another one takes the place of one of them,
-    /// or is refused.
+    /// Returns whether the client of a connection has used up its share of sessions: another one then replaces one of
+    /// them, or is refused.
     pub fn has_reached_session_share(&self, connection: ConnectionId) -> bool {
         let ledger = &*self.ledger();
         ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
@@ -25,7 +25,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// A session was detached, or lost a grant. If nothing is lost with it now, it may end to make room for another one.
+    /// Checks a session that was detached, or lost a grant. If nothing is lost with it now, it may end to make room for
+    /// another one.
     pub(super) fn note_if_unused(&mut self, session: SessionId) {
         let state = self.sessions.existing(session);
         if state.is_unused() {
@@ -33,7 +34,7 @@ impl Ledger {
         }
     }
 
-    /// A session is about to be removed.
+    /// Uncounts a session that is about to be removed.
     pub(super) fn uncount_session(&mut self, session: SessionId) {
         let state = self.sessions.existing(session);
         self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
@@ -43,38 +44,39 @@ impl Ledger {
         }
     }
 
-    /// A session takes this much more memory.
+    /// Counts more memory for a session.
     pub(super) fn add_bytes(&mut self, session: SessionId, bytes: usize) {
         let state = self.sessions.existing_mut(session);
         state.add_bytes(bytes);
         self.clients.add(state.owner(), Counted::Bytes, bytes);
     }
 
-    /// A session takes this much less memory.
+    /// Counts less memory for a session.
     pub(super) fn subtract_bytes(&mut self, session: SessionId, bytes: usize) {
         let state = self.sessions.existing_mut(session);
         state.subtract_bytes(bytes);
         self.clients.subtract(state.owner(), Counted::Bytes, bytes);
     }
 
-    /// Refuses a request of a connection that needs memory, once there is too little, or its client has used up its share.
+    /// Refuses a request that needs memory once there is too little, or once the client of its connection has used up
+    /// its share.
     pub(super) fn check_memory(&mut self, connection: ConnectionId) -> Result<(), Refusal> {
         self.check_memory_uncounted(connection).inspect_err(|_| self.counts.limited += 1)
     }
 
-    /// As [`Self::check_memory`], for a request whose refusal the caller counts.
+    /// Like [`Self::check_memory`], for a request whose refusal the caller counts.
     pub(super) fn check_memory_uncounted(&self, connection: ConnectionId) -> Result<(), Refusal> {
         let own = self.clients.count(self.sessions.owner_of(connection), Counted::Bytes);
         let LedgerLimits { memory, client_share, .. } = self.limits;
         memory.check(client_share, own)
     }
 
-    /// A session has one more waiter.
+    /// Counts a waiter that a session adds.
     pub(super) fn count_waiter(&mut self, session: SessionId) {
         self.clients.add(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }
 
-    /// A waiter of a session is granted or refused.
+    /// Uncounts a waiter of a session that is granted or refused.
     pub(super) fn uncount_waiter(&mut self, session: SessionId) {
         self.clients.subtract(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }
@@ -107,7 +109,7 @@ impl Ledger {
         check_limit(Limit::Watches, limit, self.watches.len(), own)
     }
 
-    /// The counts are those of everything that clients have, and every unused session is found.
+    /// Checks that the counts are those of everything that clients have, and that every unused session is found.
     pub(super) fn check_clients(&self) -> Result<(), String> {
         let sessions = self.sessions.iter().map(|(session, state)| {
             let watches = self.watches.ids_of(session.connection()).len();

@@ -14,7 +14,7 @@ use crate::object::ObjectRef;
 use crate::semaphore::{SLOTS_MAX, Withheld};
 use signalbox_model::GrantId;
 
-/// Most slots of one grant.
+/// The most slots of one grant.
 pub const GRANT_SLOTS_MAX: usize = 1024;
 
 const WORD_BITS: usize = u64::BITS as usize;
@@ -26,9 +26,9 @@ pub(super) struct SlotTables(BTreeMap<usize, Slots>);
 /// The slots of one semaphore.
 #[derive(Debug, Default)]
 struct Slots {
-    /// A bit for each slot that is taken; as many as have been needed.
+    /// A bit for each slot that is taken; as many words as have been needed.
     taken: Vec<u64>,
-    /// A bit for each slot that is out of service; as many as have been needed.
+    /// A bit for each slot that is out of service; as many words as have been needed.
     out: Vec<u64>,
     /// No word before this one has a slot that is free and in service.
     first_free: usize,
@@ -69,7 +69,7 @@ impl SlotTables {
         Withheld::slots(self.0.get(&object.address()).map_or(0, |slots| slots.withheld(capacity)))
     }
 
-    /// As [`Self::withheld`], with the present capacity, and paused or not as it is now.
+    /// Like [`Self::withheld`], for the present capacity and the present pause.
     pub(super) fn present_withheld(&self, object: &ObjectRef) -> Withheld {
         let is_paused = object.withheld() == Withheld::ALL;
         self.withheld(object, is_paused, object.capacity().unwrap_or(0))
@@ -125,7 +125,7 @@ impl SlotTables {
         self.0.get(&object.address()).is_some_and(|slots| slots.is_taken(number))
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         self.0.values().try_for_each(Slots::check)
     }

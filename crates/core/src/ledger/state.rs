@@ -1,5 +1,5 @@
-//! The state of the ledger, its limits and its figures, and what most operations ask of it: whether something may begin or be stored
-//! now, and the next id. The operations are beside their rules.
+//! The state of the ledger, its limits and its statistics, and what most operations need of it: whether something may
+//! begin or be stored now, and the next id.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +91,8 @@ pub struct LedgerStats {
     pub history_dropped: u64,
 }
 
-/// What an operation of the ledger needs besides the ledger. Operations that need monotonic time take it by itself, as
-/// plain operations have none.
+/// What an operation of the ledger needs besides the ledger. Monotonic time is an argument of its own, because plain
+/// operations have none.
 #[derive(Clone, Copy)]
 pub(crate) struct LedgerContext<'a> {
     pub(crate) registries: [&'a Registry; Namespace::ALL.len()],
@@ -124,7 +124,8 @@ pub(crate) enum OnCommit {
 }
 
 impl OnCommit {
-    /// Whether it is over when the store fails: a client is answered then. What remains happens when the store works again.
+    /// Returns whether it answers a client, which happens at once if the store fails. Everything else waits until the
+    /// store works again.
     pub(super) fn is_answer(&self) -> bool {
         !matches!(self, Self::Declared { .. } | Self::Reserved(_))
     }
@@ -160,7 +161,7 @@ pub(crate) struct Ledger {
     /// Without a store, every request is answered at once.
     pub(super) journal: Journal<OnCommit>,
     pub(super) pending_replies: PendingReplies,
-    /// `None`: there is none.
+    /// `None`: no history is kept.
     pub(super) history: Option<History>,
     /// Set when the server shuts down: waiters with ids up to this one have been answered.
     pub(super) shut_down_up_to: Option<GrantId>,
@@ -204,7 +205,7 @@ impl Ledger {
         if is_failing { Err(Refusal::NotStored) } else { Ok(()) }
     }
 
-    /// As [`Self::check_store`], for what is stored only if the session is durable.
+    /// Like [`Self::check_store`], for what is stored only if the session is durable.
     pub(super) fn check_store_for(&mut self, session: SessionId) -> Result<(), Refusal> {
         if self.is_durable(session) { self.check_store() } else { Ok(()) }
     }
@@ -252,13 +253,13 @@ impl Core {
         self.ledger().limits = limits;
     }
 
-    /// Sets what the ids of grants and generations are above, so that they grow from one run of a server to the next.
+    /// Starts the ids of grants and generations above this one, so that they grow from one run of a server to the next.
     pub fn start_ids_after(&self, last_id: u64) {
         self.ledger().ids.start_after(last_id);
     }
 
-    /// Sets how long the reconnect window after a start is open at most; 0: there is none. For the next
-    /// [`Self::keep_journal`].
+    /// Sets how long the reconnect window is open at most, in milliseconds; 0: it does not open. To be called before
+    /// [`Self::begin_serving`].
     pub fn set_reconnect_window(&self, window_ms: u32) {
         self.ledger().places.set_window_ms(window_ms);
     }

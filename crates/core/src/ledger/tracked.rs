@@ -1,4 +1,4 @@
-//! Plain operations on tracked names, which requests wait for or a watch covers.
+//! Plain operations on tracked names: names that requests wait for or that a watch covers.
 
 use super::state::Ledger;
 use crate::claim::Claim;

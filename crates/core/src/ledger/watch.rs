@@ -12,7 +12,7 @@ use crate::time::Moment;
 use crate::visit::Visit;
 use signalbox_model::{ConnectionId, Event, EventKind, GrantId, Namespace, Refusal, Scope, SessionId};
 
-/// What came of showing a name to a watch that begins.
+/// The outcome of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     /// The name was shown, or the watch does not cover it.
@@ -138,13 +138,13 @@ impl Ledger {
         Shown::Done
     }
 
-    /// New names are tracked as long as there is a watch.
+    /// Has new names of a namespace tracked as long as it has a watch.
     fn update_registry(&self, namespace: Namespace, context: LedgerContext<'_>) {
         context.registry(namespace).set_watched(self.watches.has_any_in(namespace));
     }
 }
 
-/// Watches that are informed for as much work as a name of a grant is.
+/// Informing this many watches is as much work as one name of a grant.
 const WATCHES_OF_WORK: usize = 8;
 
 impl Ledger {
@@ -197,11 +197,11 @@ impl Ledger {
 
     /// How many requests wait for a name.
     pub(crate) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> u32 {
-        // A waiter takes more than a byte, so there are less than 2^32 of them.
+        // A waiter takes hundreds of bytes, so there are fewer than 2^32 of them.
         self.queues.waiting(namespace, object) as u32
     }
 
-    /// The work of granting or releasing a grant, in names. To inform many watches is work as well.
+    /// The work of granting or releasing a grant, in names, including that of informing watches.
     pub(super) fn work_of(&self, id: GrantId) -> usize {
         let parts = self.grants.existing(id).parts();
         if self.watches.is_empty() {
@@ -214,7 +214,7 @@ impl Ledger {
         parts.iter().map(|part| 1 + informed(part) / WATCHES_OF_WORK).sum()
     }
 
-    /// Plain operations on a name bypass the ledger again if no watch covers it.
+    /// Lets plain operations on a name bypass the ledger again if no watch covers it.
     pub(crate) fn untrack_unwatched(&self, namespace: Namespace, object: &ObjectRef) {
         if self.watches.covering(namespace, object.name()).next().is_none() {
             object.set_tracking(|tracking| tracking.watched = false);

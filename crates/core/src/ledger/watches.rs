@@ -27,7 +27,7 @@ pub(super) struct Watch {
     mailbox: Arc<Mailbox>,
 }
 
-/// A watch with its entries in the tables, rounded up.
+/// The size of a watch with its entries in the tables, in bytes, rounded up.
 const WATCH_BYTES: usize = 512;
 
 /// The watches of one namespace.
@@ -61,7 +61,7 @@ impl Watch {
         WATCH_BYTES + 2 * name.len()
     }
 
-    /// Whether the reader keeps up, so that one more event would be kept.
+    /// Returns whether one more event would be kept: the reader keeps up.
     pub(super) fn has_room(&self) -> bool {
         self.mailbox.has_room()
     }
@@ -163,7 +163,7 @@ impl Watches {
         !self.by_scope[namespace as usize].is_empty()
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         for (id, watch) in &self.all {
             let (Scope::Name(name) | Scope::Prefix(name)) = &watch.scope;

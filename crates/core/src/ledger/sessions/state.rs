@@ -15,7 +15,7 @@ use crate::ring_map::RingMap;
 use crate::time::MonotonicMs;
 use signalbox_model::{EventKind, GrantId, Refusal, SessionKey};
 
-/// A leased session with its entries in the tables of the ledger, rounded up.
+/// The size of a leased session with its entries in the tables of the ledger, in bytes, rounded up.
 const LEASED_SESSION_BYTES: usize = 1024;
 
 impl SessionState {
@@ -79,7 +79,7 @@ impl SessionState {
         }
     }
 
-    /// A client has found the session by the key of its lease.
+    /// Notes that a client has found the session by the key of its lease.
     pub(in crate::ledger) fn set_keyed(&mut self) {
         self.is_keyed = true;
     }
@@ -88,17 +88,17 @@ impl SessionState {
         self.is_keyed
     }
 
-    /// The client is told that the lease holds what its request wants. Returns whether it was told before.
+    /// Notes that the client is told that its request was granted. Returns whether it was told before.
     pub(in crate::ledger) fn tell(&mut self) -> bool {
         mem::replace(&mut self.is_told, true)
     }
 
-    /// The session is not stored now, but with the first change that depends on it.
+    /// Lets the session be stored with the first change that depends on it, and not now.
     pub(in crate::ledger) fn store_later(&mut self) {
         self.is_stored = false;
     }
 
-    /// Whether the store does not have the session yet. It is told once, and then has it.
+    /// Returns whether the session must still be stored. The caller stores it, so later calls return `false`.
     pub(in crate::ledger) fn take_unstored(&mut self) -> bool {
         !mem::replace(&mut self.is_stored, true)
     }
@@ -122,7 +122,7 @@ impl SessionState {
         (ending.why, ending.refusal)
     }
 
-    /// The client that closed the ending session is answered when its end is committed.
+    /// Sets where the request that closed the ending session is answered, when its end is committed.
     pub(in crate::ledger) fn set_closer(&mut self, closer: ReplyTo) {
         if let Some(ending) = &mut self.ending {
             ending.closer = Some(closer);
@@ -144,7 +144,7 @@ impl SessionState {
         self.waiting += 1;
     }
 
-    /// One of the waiters is held now.
+    /// Notes that one of the waiters has become a grant.
     pub(in crate::ledger) fn waiter_granted(&mut self) {
         self.waiting -= 1;
     }
@@ -219,19 +219,19 @@ impl SessionState {
         &mut self.log
     }
 
-    /// A waiting request will be answered to the connection, which calls it so.
+    /// Adds a waiting request that is answered to the connection, with the token by which the connection identifies it.
     pub(in crate::ledger) fn add_token(&mut self, token: Token, waiter: GrantId) {
         self.tokens.insert(token, waiter);
     }
 
-    /// The connection's name for a waiter is free, unless another request has it since.
+    /// Removes the token of a waiter, unless another request has it now.
     pub(in crate::ledger) fn remove_token(&mut self, token: Token, waiter: GrantId) {
         if self.tokens.get(token) == Some(&waiter) {
             self.tokens.remove(token);
         }
     }
 
-    /// The waiter that the connection calls so.
+    /// The waiter with this token.
     pub(in crate::ledger) fn waiter_of(&self, token: Token) -> Option<GrantId> {
         self.tokens.get(token).copied()
     }
