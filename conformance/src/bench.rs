@@ -1,6 +1,6 @@
-//! What each client costs, measured beside each other with one server in one run (README.md, "Measure").
+//! Measures the cost of each client, with one server in one run (README.md, "Measure").
 //!
-//! All times are taken here, but those of pairs: the loop of a driver takes them, so that they are the client's alone.
+//! All times are taken here, except those of pairs: the driver's loop takes them, so that they are only the client's.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,16 +20,18 @@ use crate::{PATIENCE, Program};
 /// How long a driver may take for a round of pairs.
 const ROUND_MAX: Duration = Duration::from_secs(300);
 
-/// How long a client has to get the renewal of a permit to the server, where it waits.
+/// The time for a client to send the renewal of a permit, which then waits at the server.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The time to live of leases that are released or revoked. Those of many permits are longer, so that few renewals come meanwhile.
-const TTL_MS: u64 = 10_000;
-const LONG_MS: u64 = 30_000;
+/// The time to live of leases that are revoked.
+const REVOKED_TTL_MS: u64 = 10_000;
+
+/// The time to live of the leases of pairs. It is long, so that few renewals are sent meanwhile.
+const PAIRS_TTL_MS: u64 = 30_000;
 
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Only check that the measurement works, with few of everything
+    /// Only check that the measurement works, with small numbers
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of a table, with times in microseconds and memory in bytes
@@ -37,7 +39,7 @@ pub struct Arguments {
     json: bool,
     #[command(flatten)]
     program: Program,
-    /// The drivers, each with a name for its line; the words of a command are separated by spaces
+    /// The drivers, each with a name for its row; the words of a command are separated by spaces
     #[arg(required = true, value_name = "NAME=COMMAND", value_parser = parse_named)]
     drivers: Vec<Named>,
 }
@@ -64,7 +66,7 @@ struct Counts {
     rounds: usize,
     pairs: usize,
     permits: usize,
-    /// How long the client then has to get all renewals to the server.
+    /// The time for the client to send the renewals of all permits.
     settle: Duration,
     revocations: usize,
     deaths: usize,
@@ -84,20 +86,20 @@ const FULL: Counts = Counts {
 const QUICK: Counts =
     Counts { rounds: 2, pairs: 20, permits: 10, settle: SETTLE, revocations: 1, deaths: 1, ttl_ms: 1000 };
 
-/// What was measured of a client.
+/// The figures of a client.
 struct Figures {
     name: String,
-    /// Whether the program is told of losses; without that, it asks again and again.
+    /// Whether the client reports losses by itself; if not, the suite asks repeatedly.
     is_told: bool,
-    /// Of each pair of acquire and release, in microseconds, ascending.
+    /// The time of each pair of acquire and release, in microseconds, ascending.
     pairs_us: Vec<u64>,
     permit_bytes: u64,
-    /// From the request for a revocation until the program knows that its permit is lost, ascending.
+    /// The times from the request for a revocation until the program knows that its permit is lost, ascending.
     revocation: Vec<Duration>,
-    /// From the death of the server to the same, ascending.
+    /// The times from the death of the server until the program knows that its permit is lost, ascending.
     death: Vec<Duration>,
-    /// How long before the end of the lease at the server, as the last answer of the server had it, in milliseconds, ascending;
-    /// negative: after it.
+    /// How many milliseconds before the end of the lease, as the server last reported it, the program knew that,
+    /// ascending; negative: after it.
     early_ms: Vec<i64>,
 }
 
@@ -167,14 +169,14 @@ fn start(server: &Server, command: &[String]) -> Result<Driver, String> {
     Driver::start(command, &Endpoint { urls, server, token_file: None, authority: None })
 }
 
-/// The times of a step, ascending.
+/// Repeats a step, and returns the times that it returned, ascending.
 fn times(count: usize, step: impl FnMut(usize) -> Result<Duration, String>) -> Result<Vec<Duration>, String> {
     let mut times = (0..count).map(step).collect::<Result<Vec<_>, _>>()?;
     times.sort_unstable();
     Ok(times)
 }
 
-/// What a driver with the capability "pairs" is asked for.
+/// The command `pairs`, for drivers with this capability.
 pub struct Pairs<'a> {
     pub name: &'a str,
     pub count: usize,
@@ -183,12 +185,12 @@ pub struct Pairs<'a> {
 }
 
 impl Pairs<'_> {
-    /// How long each took in the driver, in microseconds.
+    /// Sends the command, and returns the time of each pair in the driver, in microseconds.
     pub fn measure(&self, driver: &Driver) -> Result<Vec<u64>, String> {
         let maximum = if self.is_kept { self.count.max(1) } else { 1 };
         let command = json!({
             "do": "pairs", "claims": [{"name": self.name, "maximum": maximum}],
-            "ttl_ms": LONG_MS, "wait_ms": 0, "count": self.count, "keep": self.is_kept,
+            "ttl_ms": PAIRS_TTL_MS, "wait_ms": 0, "count": self.count, "keep": self.is_kept,
         });
         let answer = driver.answer(&driver.send(command)?, ROUND_MAX)?;
         let times = answer["times_us"].as_array().ok_or_else(|| format!("no times: {answer}"))?;
@@ -196,16 +198,17 @@ impl Pairs<'_> {
     }
 }
 
-/// The resident memory of a driver with this number of permits, less that without, divided by the number.
+/// Returns the memory of one permit: the resident memory of a driver with `counts.permits` permits, less that without
+/// permits, divided by their number.
 fn permit_bytes(driver: &Driver, name: &str, counts: &Counts) -> Result<u64, String> {
     let name = format!("kept/{name}");
-    let with = |count| {
+    let memory_with = |count| {
         Pairs { name: &name, count, is_kept: true }.measure(driver)?;
         thread::sleep(counts.settle);
         resident_bytes(driver.process_id())
     };
-    let none = with(0)?;
-    Ok(with(counts.permits)?.saturating_sub(none) / counts.permits as u64)
+    let without = memory_with(0)?;
+    Ok(memory_with(counts.permits)?.saturating_sub(without) / counts.permits as u64)
 }
 
 fn resident_bytes(process: u32) -> Result<u64, String> {
@@ -216,7 +219,7 @@ fn resident_bytes(process: u32) -> Result<u64, String> {
     kilobytes.map(|kilobytes: u64| kilobytes * 1024).ok_or_else(|| format!("{path} has no VmRSS"))
 }
 
-/// Lets a driver acquire one of a name, and returns the fence.
+/// Tells a driver to acquire one resource of the name `permit`, and returns the fence.
 fn acquire(driver: &Driver, permit: &str, ttl_ms: u64) -> Result<String, String> {
     let claims = [json!({"name": permit, "maximum": 1})];
     let command =
@@ -225,7 +228,7 @@ fn acquire(driver: &Driver, permit: &str, ttl_ms: u64) -> Result<String, String>
     answer["fence"].as_str().map(str::to_owned).ok_or_else(|| format!("no permit: {answer}"))
 }
 
-/// Waits until the program knows that a permit is lost: until it is told, or until it has asked, if its client does not tell.
+/// Waits until the driver reports that a permit is lost, or asks it repeatedly if it cannot "push".
 fn await_loss(driver: &Driver, permit: &str) -> Result<(), String> {
     if driver.can("push") {
         return driver.event("lost", permit, PATIENCE).map(drop);
@@ -236,10 +239,10 @@ fn await_loss(driver: &Driver, permit: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// From the request for a revocation, until the program knows.
+/// Returns the time from the request for a revocation until the program knows that its permit is lost.
 fn revocation(server: &Server, driver: &Driver, number: usize) -> Result<Duration, String> {
     let permit = format!("revoked/{number}");
-    let fence = acquire(driver, &permit, TTL_MS)?;
+    let fence = acquire(driver, &permit, REVOKED_TTL_MS)?;
     thread::sleep(SETTLE);
     thread::scope(|scope| {
         let began = Instant::now();
@@ -250,8 +253,8 @@ fn revocation(server: &Server, driver: &Driver, number: usize) -> Result<Duratio
     })
 }
 
-/// From the death of the server until the program knows that its permit is lost, and how many milliseconds before the end of
-/// the lease that was.
+/// Returns the time from the death of the server until the program knows that its permit is lost, and how many
+/// milliseconds before the end of the lease that was.
 fn death(server: &Server, driver: &Driver, permit: &str, ttl_ms: u64) -> Result<(Duration, i64), String> {
     let fence = acquire(driver, permit, ttl_ms)?;
     let mut ends = Instant::now();
@@ -272,7 +275,7 @@ fn death(server: &Server, driver: &Driver, permit: &str, ttl_ms: u64) -> Result<
     Ok((known - died, until(ends, known) - until(known, ends)))
 }
 
-/// The median time of a bare round trip over loopback.
+/// Returns the median time of a bare round trip over loopback.
 fn round_trip() -> std::io::Result<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
@@ -292,11 +295,11 @@ fn round_trip() -> std::io::Result<Duration> {
         times.push(began.elapsed());
     }
     times.sort_unstable();
-    Ok(at(&times, 50))
+    Ok(percentile(&times, 50))
 }
 
-/// A percentile of what is in ascending order.
-fn at<T: Copy>(sorted: &[T], percent: usize) -> T {
+/// Returns a percentile of values in ascending order.
+fn percentile<T: Copy>(sorted: &[T], percent: usize) -> T {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
@@ -313,11 +316,11 @@ fn as_json(all: &[Figures], trip: Duration) -> Value {
             "name": figures.name,
             "is_told": figures.is_told,
             "pairs_per_second": figures.pairs_per_second(),
-            "pair_median_us": at(&figures.pairs_us, 50),
-            "pair_p99_us": at(&figures.pairs_us, 99),
+            "pair_median_us": percentile(&figures.pairs_us, 50),
+            "pair_p99_us": percentile(&figures.pairs_us, 99),
             "permit_bytes": figures.permit_bytes,
-            "revocation_us": us(at(&figures.revocation, 50)),
-            "death_us": us(at(&figures.death, 50)),
+            "revocation_us": us(percentile(&figures.revocation, 50)),
+            "death_us": us(percentile(&figures.death, 50)),
             "early_ms": figures.early_ms[0],
         })
     };
@@ -337,11 +340,11 @@ fn print_table(all: &[Figures], trip: Duration, counts: &Counts) {
             figures.name,
             if figures.is_told { "" } else { " *" },
             figures.pairs_per_second(),
-            at(&figures.pairs_us, 50) as f64 / 1e3,
-            at(&figures.pairs_us, 99) as f64 / 1e3,
+            percentile(&figures.pairs_us, 50) as f64 / 1e3,
+            percentile(&figures.pairs_us, 99) as f64 / 1e3,
             figures.permit_bytes as f64 / 1024.0,
-            ms(at(&figures.revocation, 50)),
-            ms(at(&figures.death, 50)),
+            ms(percentile(&figures.revocation, 50)),
+            ms(percentile(&figures.death, 50)),
             figures.early_ms[0],
         );
     }

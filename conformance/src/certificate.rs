@@ -1,4 +1,4 @@
-//! The certificate of all servers, and of the authority that drivers trust, made with openssl.
+//! The certificates of the servers and of the authority that drivers trust, made with openssl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 pub struct Certificate {
     /// The certificate of the authority.
     pub authority: PathBuf,
-    /// That of the servers, for 127.0.0.1, where their proxies are.
+    /// The certificate of the servers, for 127.0.0.1, where their proxies listen.
     pub file: PathBuf,
     pub key: PathBuf,
     _directory: TempDir,

@@ -21,21 +21,21 @@ struct Output {
     /// The answers that no caller has taken yet, by the number of their command.
     answers: HashMap<u64, Value>,
     events: Vec<Value>,
-    /// Its standard error, and lines of standard output that are not JSON.
+    /// The lines of standard error, and those of standard output that are not JSON.
     errors: String,
     has_ended: bool,
 }
 
-/// The output of the driver, and the condition that there is more of it.
+/// The output of the driver, and the condition variable that is notified when it grows.
 type Shared = Arc<(Mutex<Output>, Condvar)>;
 
-/// A driver, which is killed when this is dropped.
+/// A driver. Dropping it kills the processes.
 #[derive(Debug)]
 pub struct Driver {
     child: Mutex<Child>,
-    /// The number of the last command, and where commands are written.
+    /// The number of the last command, and the standard input.
     input: Mutex<(u64, ChildStdin)>,
-    said: Shared,
+    output: Shared,
     capabilities: Vec<String>,
 }
 
@@ -59,14 +59,14 @@ pub struct Endpoint<'a> {
     pub authority: Option<&'a Path>,
 }
 
-fn locked(said: &Shared) -> MutexGuard<'_, Output> {
-    said.0.lock().expect("no thread panics with the lock")
+fn lock(output: &Shared) -> MutexGuard<'_, Output> {
+    output.0.lock().expect("no thread panics with the lock")
 }
 
-fn read(said: &Shared, input: impl Read, take: impl Fn(&mut Output, String)) {
-    for line in BufReader::new(input).lines().map_while(Result::ok) {
-        take(&mut locked(said), line);
-        said.1.notify_all();
+fn read(output: &Shared, stream: impl Read, take: impl Fn(&mut Output, String)) {
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        take(&mut lock(output), line);
+        output.1.notify_all();
     }
 }
 
@@ -82,34 +82,35 @@ impl Driver {
         process.process_group(0);
         let mut child = process.spawn().map_err(|error| format!("cannot start {:?}: {error}", command[0]))?;
         let input = Mutex::new((0, child.stdin.take().expect("it is piped")));
-        let (output, errors) =
+        let (stdout, stderr) =
             (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
-        let said = Shared::default();
-        let from_output = Arc::clone(&said);
+        let output = Shared::default();
+        let shared = Arc::clone(&output);
         thread::spawn(move || {
-            read(&from_output, output, |said, line| match serde_json::from_str::<Value>(&line) {
+            read(&shared, stdout, |output, line| match serde_json::from_str::<Value>(&line) {
                 Ok(value) => match value["id"].as_u64() {
-                    Some(id) => drop(said.answers.insert(id, value)),
-                    None => said.events.push(value),
+                    Some(id) => drop(output.answers.insert(id, value)),
+                    None => output.events.push(value),
                 },
-                Err(_) => said.errors += &format!("not JSON on standard output: {line}\n"),
+                Err(_) => output.errors += &format!("not JSON on standard output: {line}\n"),
             });
-            locked(&from_output).has_ended = true;
-            from_output.1.notify_all();
+            lock(&shared).has_ended = true;
+            shared.1.notify_all();
         });
-        let from_errors = Arc::clone(&said);
-        thread::spawn(move || read(&from_errors, errors, |said, line| said.errors += &(line + "\n")));
-        let mut driver = Self { child: Mutex::new(child), input, said, capabilities: Vec::new() };
-        let hello = driver.wait("its first line", START_MAX, |said| said.events.first().cloned())?;
+        let shared = Arc::clone(&output);
+        thread::spawn(move || read(&shared, stderr, |output, line| output.errors += &(line + "\n")));
+        let mut driver = Self { child: Mutex::new(child), input, output, capabilities: Vec::new() };
+        let hello = driver.wait("its first line", START_MAX, |output| output.events.first().cloned())?;
         let capabilities = hello["capabilities"].as_array().ok_or("the first line has no capabilities")?;
         driver.capabilities = capabilities.iter().filter_map(|c| Some(c.as_str()?.to_owned())).collect();
         Ok(driver)
     }
 
-    /// Whether the driver has a capability. "clock" is that of a driver without "supervises": its client knows when a lease ends.
+    /// Returns whether the driver has a capability. A driver without "supervises" has "clock": its client knows when a
+    /// lease ends.
     pub fn can(&self, capability: &str) -> bool {
-        let says = |word| self.capabilities.iter().any(|said| said == word);
-        if capability == "clock" { !says("supervises") } else { says(capability) }
+        let states = |word| self.capabilities.iter().any(|stated| stated == word);
+        if capability == "clock" { !states("supervises") } else { states(capability) }
     }
 
     /// Sends a command without waiting for its answer.
@@ -126,7 +127,7 @@ impl Driver {
 
     /// Waits for the answer to a command.
     pub fn answer(&self, sent: &Sent, limit: Duration) -> Result<Value, String> {
-        self.wait(&format!("an answer to {}", sent.command), limit, |said| said.answers.remove(&sent.id))
+        self.wait(&format!("an answer to {}", sent.command), limit, |output| output.answers.remove(&sent.id))
     }
 
     /// Sends a command, and waits for its answer.
@@ -139,14 +140,14 @@ impl Driver {
     /// Waits for an event about a permit.
     pub fn event(&self, event: &str, permit: &str, limit: Duration) -> Result<Value, String> {
         let is_it = |value: &&Value| value["event"] == event && value["permit"] == permit;
-        self.wait(&format!("the event \"{event}\" of {permit}"), limit, |said| {
-            said.events.iter().find(is_it).cloned()
+        self.wait(&format!("the event \"{event}\" of {permit}"), limit, |output| {
+            output.events.iter().find(is_it).cloned()
         })
     }
 
-    /// The events about a permit so far.
+    /// Returns the events about a permit so far.
     pub fn events(&self, permit: &str) -> Vec<Value> {
-        locked(&self.said).events.iter().filter(|value| value["permit"] == permit).cloned().collect()
+        lock(&self.output).events.iter().filter(|value| value["permit"] == permit).cloned().collect()
     }
 
     fn wait<T>(
@@ -156,24 +157,24 @@ impl Driver {
         mut find: impl FnMut(&mut Output) -> Option<T>,
     ) -> Result<T, String> {
         let deadline = Instant::now() + limit;
-        let mut said = locked(&self.said);
+        let mut output = lock(&self.output);
         loop {
-            if let Some(found) = find(&mut said) {
+            if let Some(found) = find(&mut output) {
                 return Ok(found);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if said.has_ended || left.is_zero() {
+            if output.has_ended || left.is_zero() {
                 let how =
-                    if said.has_ended { "the driver has ended without" } else { "the driver has not sent" };
-                drop(said);
+                    if output.has_ended { "the driver has ended without" } else { "the driver has not sent" };
+                drop(output);
                 return Err(self.failure(&format!("{how} {what} within {limit:?}")));
             }
-            said = self.said.1.wait_timeout(said, left).expect("no thread panics with the lock").0;
+            output = self.output.1.wait_timeout(output, left).expect("no thread panics with the lock").0;
         }
     }
 
     fn failure(&self, what: &str) -> String {
-        let errors = &locked(&self.said).errors;
+        let errors = &lock(&self.output).errors;
         if errors.is_empty() { what.to_owned() } else { format!("{what}; it has printed:\n{errors}") }
     }
 
@@ -188,7 +189,7 @@ impl Driver {
 
     /// Waits until the process has ended by itself.
     pub fn wait_for_end(&self, limit: Duration) -> Result<(), String> {
-        self.wait("the end of its output", limit, |said| said.has_ended.then_some(()))
+        self.wait("the end of its output", limit, |output| output.has_ended.then_some(()))
     }
 }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::START_MAX;
 use crate::server::{exchange, loopback, within};
 
-/// It is killed at the end.
+/// Dropping it kills the process.
 #[derive(Debug)]
 pub struct Etcd {
     pub url: String,
@@ -18,7 +18,7 @@ pub struct Etcd {
 
 impl Etcd {
     pub fn start() -> Result<Self, String> {
-        // In memory where there is a file system for that: nothing has to survive.
+        // In memory if possible: nothing has to survive.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let directory = directory.map_err(|error| error.to_string())?;
         let [client, peer] = crate::ports::free_ports().map(|port| SocketAddr::from((loopback(), port)));
@@ -28,7 +28,7 @@ impl Etcd {
         command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.arg("--data-dir").arg(directory.path());
-        // etcd asks for it on other machines than x86-64.
+        // etcd requires it on machines other than x86-64.
         command.env("ETCD_UNSUPPORTED_ARCH", if cfg!(target_arch = "aarch64") { "arm64" } else { "" });
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let started = command.spawn();

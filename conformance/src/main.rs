@@ -33,22 +33,22 @@ use crate::scenarios::SCENARIOS;
 use crate::server::{Installation, Store};
 use crate::stage::Stage;
 
-/// How long the suite waits for what must happen. A failure is reported late rather than wrongly, on a machine that is busy.
+/// How long the suite waits for what must happen. It is long, so that a busy machine causes no false failures.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long it waits until a process has started.
+/// How long the suite waits for a process to start.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// How many scenarios run at once. They mostly wait, but each starts a server and drivers.
 const AT_ONCE: usize = 8;
 
-/// How many of them at once if each starts a cluster.
+/// How many scenarios run at once if each starts a cluster.
 const CLUSTERS_AT_ONCE: usize = 4;
 
 /// Test a client library of signalbox against a real server, with faults
 ///
-/// The scenarios run beside each other, and beside a storm of random faults. The exit status is 1 if the client has failed,
-/// and 2 if the suite could not run.
+/// The scenarios and a storm of random faults run at the same time. The exit status is 1 if the client has failed, and
+/// 2 if the suite could not run.
 #[derive(Debug, Parser)]
 #[command(name = "conformance", args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct CommandLine {
@@ -60,10 +60,10 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Measure client libraries beside each other, with one server
+    /// Measure client libraries side by side, with one server
     ///
-    /// It prints a table in Markdown: pairs of acquire and release of one client without another one, memory, and the times
-    /// until a program knows of a revocation and of the end of its lease.
+    /// It prints a table in Markdown: pairs of acquire and release without contention, memory, and the times until a
+    /// program knows of a revocation and of the end of its lease.
     Bench(bench::Arguments),
 }
 
@@ -72,13 +72,13 @@ struct Arguments {
     /// How long the storm of random faults lasts, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     seconds: u64,
-    /// The seed of the storm, to repeat one; random without it
+    /// The seed of the storm, to repeat one; random by default
     #[arg(long)]
     seed: Option<u64>,
     /// Run only the scenarios whose name contains this text; the storm is called "storm"
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Start a cluster instead of each server: two nodes, on an etcd that all of them share (Debian's package etcd-server)
+    /// Start a cluster of two nodes instead of each server; all clusters share one etcd (Debian's package etcd-server)
     #[arg(long)]
     cluster: bool,
     #[command(flatten)]
@@ -90,13 +90,13 @@ struct Arguments {
 
 #[derive(Args, Debug)]
 struct Program {
-    /// The server's program; the one that cargo has built beside this one without it
+    /// The server's program; by default, the one that cargo has built beside this one
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_BIN")]
     server: Option<PathBuf>,
 }
 
 impl Program {
-    /// Where the server's program is.
+    /// Returns the path of the server's program.
     fn find(&self) -> Result<PathBuf, String> {
         let beside = || Some(env::current_exe().ok()?.with_file_name("signalbox"));
         let program = self.server.clone().or_else(beside).ok_or("cannot find the server: use --server")?;
@@ -107,8 +107,8 @@ impl Program {
     }
 }
 
-/// What a scenario does, and what is wrong with the client.
-type Course<'a> = Box<dyn FnOnce() -> Result<(), String> + Send + 'a>;
+/// A scenario or the storm, ready to run. Its error says what is wrong with the client.
+type Run<'a> = Box<dyn FnOnce() -> Result<(), String> + Send + 'a>;
 
 fn main() -> ExitCode {
     let CommandLine { task, suite } = CommandLine::parse();
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the scenarios, and reports each. Whether the client has passed them all.
+/// Runs the scenarios, reports each, and returns whether the client has passed all of them.
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let installation = Installation {
         program: arguments.program.find()?,
@@ -143,7 +143,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let began = Instant::now();
     println!("seed {seed}");
-    let mut waiting: VecDeque<(&str, Course<'_>)> = VecDeque::new();
+    let mut waiting: VecDeque<(&str, Run<'_>)> = VecDeque::new();
     let (command, installation) = (&arguments.driver, &installation);
     if "storm".contains(&arguments.only) && arguments.seconds > 0 {
         let time = Duration::from_secs(arguments.seconds);

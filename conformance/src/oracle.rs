@@ -1,13 +1,13 @@
-//! What clients have believed, and whether they were right.
+//! Records when clients believed that they held a permit, and finds beliefs that were wrong.
 //!
-//! The suite does not know at which moment between a command and its answer a driver has looked. So it takes as certain that a
-//! client believed from the answer of its acquire until the last check that it has affirmed was **sent**.
+//! The suite does not know at which moment between a command and its answer a driver has asked its client. So a belief
+//! is certain only from the answer to the acquire until the last check that the client affirmed was **sent**.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// One belief of a client in a permit.
+/// The belief of a client that it holds a permit.
 #[derive(Clone, Debug)]
 struct Belief {
     claims: Vec<(String, u64)>,
@@ -20,7 +20,7 @@ struct Belief {
 #[derive(Debug, Default)]
 pub struct Oracle(Mutex<Vec<Belief>>);
 
-/// The number of a belief.
+/// The index of a belief.
 pub type BeliefId = usize;
 
 impl Oracle {
@@ -28,7 +28,7 @@ impl Oracle {
         self.0.lock().expect("no thread panics with the lock")
     }
 
-    /// A client has said that it holds one resource of each of these names, which have these maxima.
+    /// Records that a client holds, by its own report, one resource of each of these names; each has a maximum.
     pub fn begin(&self, who: String, claims: Vec<(String, u64)>) -> BeliefId {
         let now = Instant::now();
         let mut beliefs = self.beliefs();
@@ -36,13 +36,13 @@ impl Oracle {
         beliefs.len() - 1
     }
 
-    /// The client has affirmed a check that was sent at this time.
+    /// Records that the client affirmed a check that was sent at this time.
     pub fn affirm(&self, belief: BeliefId, sent: Instant) {
         let belief = &mut self.beliefs()[belief];
         belief.until = belief.until.max(sent);
     }
 
-    /// Whether no more clients have believed at the same time than a name has resources.
+    /// Fails if more clients believed at the same time that they held a name than it has resources.
     pub fn verdict(&self) -> Result<(), String> {
         let beliefs = self.beliefs();
         let mut names: BTreeMap<&str, (u64, Vec<&Belief>)> = BTreeMap::new();
@@ -69,7 +69,7 @@ impl Oracle {
     }
 }
 
-/// How much earlier than the server a client must take a lease to be over: 4 % (docs/http.md).
+/// Returns how much earlier than at the server a lease of this time to live must end for a client: 4 % (docs/http.md).
 pub fn margin(ttl: Duration) -> Duration {
     ttl / 25
 }

@@ -1,6 +1,7 @@
 //! The network between a driver and the server: a proxy with faults.
 //!
-//! HTTP is forwarded request by request, so that a fault is about one request; other protocols, and TLS, as the bytes come.
+//! It forwards HTTP request by request, so that a fault affects one request, and other protocols and TLS as the bytes
+//! arrive.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use crate::PATIENCE;
 
-/// What happens to what is sent.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Requests and answers are late by these times.
+    /// Requests and answers are delayed by these times.
     Delay {
         up_ms: u64,
         down_ms: u64,
@@ -24,13 +25,13 @@ pub enum Fault {
     DropBefore,
     /// The connection is closed instead of forwarding an answer.
     DropAfter,
-    /// A request of HTTP arrives again after this time, over another connection.
+    /// An HTTP request arrives again after this time, over another connection.
     Duplicate {
         after_ms: u64,
     },
-    /// Connections are closed, also new ones.
+    /// Connections are closed, including new ones.
     Cut,
-    /// Connections stay open, but nothing that is sent over them arrives, also after the fault has ended.
+    /// Connections stay open, but nothing that is sent over them arrives, even after the fault has ended.
     HalfOpen,
     /// Nothing arrives until the fault has ended.
     Freeze,
@@ -43,13 +44,13 @@ struct State {
     has_dropped: bool,
     /// The number of the next connection.
     next: usize,
-    /// Connections below this number carry nothing more.
+    /// Connections below this number no longer forward anything.
     dead_below: usize,
     /// Both streams of each connection that is open.
     open: HashMap<usize, [TcpStream; 2]>,
 }
 
-/// The state, and what tells that the fault has changed or has dropped something.
+/// The state, and the condition variable that is notified when the fault changes or drops something.
 #[derive(Debug)]
 struct Shared(Mutex<State>, Condvar);
 
@@ -58,9 +59,9 @@ impl Shared {
         self.0.lock().expect("no thread panics with the lock")
     }
 
-    /// The fault that something on a connection meets, once it is not frozen. `None` if the connection carries nothing
-    /// more.
-    fn meet(&self, connection: usize) -> Option<Fault> {
+    /// Waits while the network is frozen. Returns the fault in effect, or `None` if the connection no longer forwards
+    /// anything.
+    fn fault_of(&self, connection: usize) -> Option<Fault> {
         let mut state = self.state();
         loop {
             match state.fault {
@@ -72,8 +73,8 @@ impl Shared {
         }
     }
 
-    /// Something is dropped, with its connection.
-    fn dropped(&self) -> bool {
+    /// Records that the fault has dropped something. Returns true, because its connection is to be closed.
+    fn record_drop(&self) -> bool {
         self.state().has_dropped = true;
         self.1.notify_all();
         true
@@ -89,13 +90,13 @@ impl Shared {
 /// The network of one driver.
 #[derive(Debug)]
 pub struct Network {
-    /// Where the driver connects to for HTTP and for the binary protocol, of each node.
+    /// The addresses of each node for HTTP and for the binary protocol, as the driver gets them.
     pub addresses: Vec<(SocketAddr, SocketAddr)>,
     shared: Arc<Shared>,
 }
 
 impl Network {
-    /// Forwards to the two ports of each node of a server.
+    /// Starts a proxy for each of the two ports of each node.
     pub fn to(nodes: &[(SocketAddr, SocketAddr)]) -> io::Result<Self> {
         let state =
             State { fault: Fault::None, has_dropped: false, next: 0, dead_below: 0, open: HashMap::new() };
@@ -114,12 +115,12 @@ impl Network {
         };
         let addresses = nodes
             .iter()
-            .map(|(http, binary)| Ok((listen(*http, read_message)?, listen(*binary, read_some)?)))
+            .map(|(http, binary)| Ok((listen(*http, read_request)?, listen(*binary, read_some)?)))
             .collect::<io::Result<_>>()?;
         Ok(Self { addresses, shared })
     }
 
-    /// From now on, what is sent meets this fault.
+    /// Replaces the fault.
     pub fn set(&self, fault: Fault) {
         let mut state = self.shared.state();
         if state.fault == Fault::HalfOpen {
@@ -151,7 +152,7 @@ type ReadUnit = fn(&mut TcpStream) -> io::Result<Vec<u8>>;
 /// Forwards in both directions until one of them ends.
 fn connect(near: TcpStream, server: SocketAddr, read_unit: ReadUnit, shared: Arc<Shared>) {
     if shared.state().fault == Fault::Cut {
-        shared.dropped();
+        shared.record_drop();
         return;
     }
     let Ok(far) = TcpStream::connect(server) else { return };
@@ -184,21 +185,21 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Forwards one direction. Whether the connection is to be closed at the end.
+    /// Forwards one direction until it ends, and returns whether the connection is to be closed then.
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, read: ReadUnit, is_up: bool) -> bool {
         while let Ok(unit) = read(&mut from) {
-            let Some(fault) = self.shared.meet(self.number) else { return false };
+            let Some(fault) = self.shared.fault_of(self.number) else { return false };
             match fault {
                 Fault::Delay { up_ms, down_ms } => {
                     thread::sleep(Duration::from_millis(if is_up { up_ms } else { down_ms }));
-                    // The fault may have become another one meanwhile.
-                    if self.shared.meet(self.number).is_none() {
+                    // The fault may have changed meanwhile.
+                    if self.shared.fault_of(self.number).is_none() {
                         return false;
                     }
                 }
-                Fault::DropBefore if is_up => return self.shared.dropped(),
-                Fault::DropAfter if !is_up => return self.shared.dropped(),
-                Fault::Cut => return self.shared.dropped(),
+                Fault::DropBefore if is_up => return self.shared.record_drop(),
+                Fault::DropAfter if !is_up => return self.shared.record_drop(),
+                Fault::Cut => return self.shared.record_drop(),
                 Fault::Duplicate { after_ms } if is_up && unit.starts_with(b"POST ") => {
                     let (server, unit) = (self.server, unit.clone());
                     thread::spawn(move || {
@@ -214,12 +215,12 @@ impl Pipe {
                 return true;
             }
         }
-        // The end of a connection is not seen either.
-        self.shared.meet(self.number).is_some()
+        // A connection that forwards nothing does not forward its end either.
+        self.shared.fault_of(self.number).is_some()
     }
 }
 
-/// Waits for the first byte of a connection. That of TLS begins a record with a handshake.
+/// Waits for the first byte of a connection, and returns whether it is that of a TLS handshake.
 fn begins_with_tls(stream: &TcpStream) -> bool {
     let mut first = [0];
     stream.peek(&mut first).is_ok() && first == [0x16]
@@ -233,18 +234,18 @@ fn read_some(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
 }
 
-/// A request of HTTP, whose client sends the next one after the answer.
-fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut message = read_some(stream)?;
-    while missing(&message) {
-        message.extend(read_some(stream)?);
+/// Reads one HTTP request. The client sends the next one only after the answer.
+fn read_request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut request = read_some(stream)?;
+    while is_incomplete(&request) {
+        request.extend(read_some(stream)?);
     }
-    Ok(message)
+    Ok(request)
 }
 
-fn missing(message: &[u8]) -> bool {
-    let Some(end) = message.windows(4).position(|window| window == b"\r\n\r\n") else { return true };
-    let head = String::from_utf8_lossy(&message[..end]).to_ascii_lowercase();
+fn is_incomplete(request: &[u8]) -> bool {
+    let Some(end) = request.windows(4).position(|window| window == b"\r\n\r\n") else { return true };
+    let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-    message.len() < end + 4 + length.unwrap_or(0)
+    request.len() < end + 4 + length.unwrap_or(0)
 }

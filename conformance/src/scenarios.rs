@@ -1,4 +1,4 @@
-//! The scenarios, each about one promise of a client. Each has a server of its own, and they run beside each other.
+//! The scenarios, each about one promise of a client. Each has a server of its own, and they run at the same time.
 
 use std::fs;
 use std::thread::sleep;
@@ -12,19 +12,20 @@ use crate::proxy::{Fault, Network};
 use crate::server::{Held, eventually};
 use crate::stage::{Request, Stage};
 
-/// The shortest time to live that a server grants, of leases that end.
+/// The time to live of leases that the scenario lets end: the shortest that a server grants.
 const SHORT_MS: u64 = 1000;
 
-/// The time to live of leases that must be renewed meanwhile, also on a machine that is busy.
+/// The time to live of leases that must be renewed in time, even on a busy machine.
 const RENEWED_MS: u64 = 3000;
 
-/// The time to live of a client that is not told one (docs/clients.md).
+/// The default time to live of all clients (docs/clients.md).
 const DEFAULT_TTL_MS: u64 = 30_000;
 
-/// A scenario: its name, what a driver must be able to do for it, what its clients may do without a token, and its course.
 pub struct Scenario {
     pub name: &'static str,
+    /// The capabilities that its driver must have.
     pub needs: &'static [&'static str],
+    /// The rights of clients without a token.
     pub anonymous: &'static str,
     /// Whether its clients connect over TLS.
     pub is_tls: bool,
@@ -123,7 +124,7 @@ fn slots(stage: &Stage<'_>) -> Result<(), String> {
     player.acquire(Request::of("e", "unknown", 1).declared())?.failed("misuse")
 }
 
-/// What the benchmark asks for does what it says.
+/// Tests the command `pairs`, which the benchmark uses.
 fn pairs(stage: &Stage<'_>) -> Result<(), String> {
     let driver = stage.player("first")?.driver;
     for (count, is_kept) in [(20, false), (3, true)] {
@@ -157,7 +158,7 @@ fn lost_answers(stage: &Stage<'_>) -> Result<(), String> {
         let acquiring = player.begin(Request::of(&permit, &name, 1))?;
         player.network.must_drop()?;
         player.network.set(Fault::None);
-        // No other client wants the name: a client that does not repeat the same request finds its own lease in the way.
+        // A client that sends another request instead of repeating the first finds the name busy with its own lease.
         let held = player.finish(acquiring)?.held()?;
         player.must_hold(&held)?;
         stage.wait_for_usage(&name, 1, 0)?;
@@ -243,7 +244,7 @@ fn blocked(stage: &Stage<'_>) -> Result<(), String> {
     if player.wrongly_believes(&permit, check)? {
         return Err("the client believes in a lease that ended while the program was blocked".to_owned());
     }
-    player.told_of_the_loss(&permit)
+    player.await_loss(&permit)
 }
 
 fn killed(stage: &Stage<'_>) -> Result<(), String> {
@@ -279,11 +280,11 @@ fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
     stage.server.stop()?;
-    // Any answer was to a request that was sent before.
+    // The last answer was to a request that was sent before the server stopped.
     sleep(millis(SHORT_MS));
     let check = player.begin_check(&permit)?;
-    let told = player.told_of_the_loss(&permit);
-    stage.server.go_on();
+    let told = player.await_loss(&permit);
+    stage.server.resume();
     if player.wrongly_believes(&permit, check)? {
         return Err("the client believes in a lease that no server can have renewed".to_owned());
     }
@@ -311,7 +312,7 @@ fn revoked(stage: &Stage<'_>) -> Result<(), String> {
         }
         // Well before the lease would have ended.
         eventually("the client believes in what was revoked", || Ok(!player.believes(&permit)?))?;
-        player.told_of_the_loss(&permit)?;
+        player.await_loss(&permit)?;
         stage.wait_until_free(name)?;
     }
     Ok(())
@@ -326,7 +327,7 @@ fn canceled(stage: &Stage<'_>) -> Result<(), String> {
     player.finish(waiting)?.failed("canceled")?;
     stage.wait_for_usage("n", 1, 0)?;
     stage.server.release(&key)?;
-    // It is granted, but the client does not know it.
+    // The request is granted, but the client does not know it yet.
     player.network.set(Fault::Delay { up_ms: 0, down_ms: 500 });
     let acquiring = player.begin(Request::of("b", "n", 1).wait_ms(60_000))?;
     stage.wait_for_usage("n", 1, 0)?;
@@ -336,7 +337,7 @@ fn canceled(stage: &Stage<'_>) -> Result<(), String> {
     }
     player.network.set(Fault::None);
     stage.wait_until_free("n")?;
-    // What gives up an acquire that waits changes nothing later.
+    // A cancellation after the answer changes nothing.
     let permit = player.acquire(Request::of("c", "m", 1).ttl_ms(RENEWED_MS))?.held()?;
     player.driver.call(json!({"do": "cancel", "permit": "c"}))?;
     sleep(millis(RENEWED_MS + 200));
@@ -368,7 +369,7 @@ fn token(stage: &Stage<'_>) -> Result<(), String> {
     player.must_hold(&permit)?;
     stage.server.token(&["revoke", "two"])?;
     eventually("the client believes in a lease that it may not renew", || Ok(!player.check(&permit)?))?;
-    player.told_of_the_loss(&permit)?;
+    player.await_loss(&permit)?;
     stage.wait_until_free("n")?;
     player.acquire(Request::of("b", "n", 1))?.failed("not_permitted")?;
     write(&stage.server.token(&["create", "three", "--rights", "read,acquire"])?)?;

@@ -1,4 +1,4 @@
-//! The server: processes of its own for each scenario, and the requests that the suite sends to them without a proxy.
+//! The server of a scenario: its processes, and the requests that the suite sends to them without a proxy.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use crate::{PATIENCE, START_MAX};
 /// How many nodes a cluster has.
 const NODES: usize = 2;
 
-/// What all servers are started with.
+/// The program, certificate and store of all servers.
 #[derive(Debug)]
 pub struct Installation {
     pub program: PathBuf,
@@ -29,10 +29,10 @@ pub struct Installation {
     pub store: Store,
 }
 
-/// Where the servers keep what clients hold.
+/// Where the servers store what clients hold.
 #[derive(Debug)]
 pub enum Store {
-    /// In memory only, so that no time is that of a disk.
+    /// In memory only, so that no measured time includes a disk.
     Memory,
     /// In a data directory.
     Directory,
@@ -40,7 +40,7 @@ pub enum Store {
     Etcd(Etcd),
 }
 
-/// One process, or the nodes of a cluster. They are killed at the end.
+/// One process, or the nodes of a cluster. Dropping it kills them.
 #[derive(Debug)]
 pub struct Server {
     program: PathBuf,
@@ -59,17 +59,17 @@ struct Node {
     child: Mutex<Child>,
 }
 
-/// What the server says about a grant.
+/// The state of a grant, as the server reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// It ends after this time without a renewal.
     For(Duration),
-    /// An administrator takes it away, or it lasts as long as a connection.
+    /// It is being revoked, or it lasts as long as a connection.
     Otherwise,
     No,
 }
 
-/// An address that another suite beside this one does not use.
+/// Returns a loopback address that no other suite uses at the same time.
 pub fn loopback() -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0001 | (std::process::id() << 2 & 0x00ff_ffff))
 }
@@ -79,12 +79,12 @@ impl Server {
     pub fn start(installation: &Installation, anonymous: &str) -> Result<Self, String> {
         let Installation { program, certificate, store } = installation;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let place = directory.path().display();
+        let path = directory.path().display();
         let operator = token(program, directory.path(), &["create", "operator", "--rights", "all"])?;
         fs::create_dir(directory.path().join("data")).map_err(|error| error.to_string())?;
         let tables = format!(
             "[tls]\ncert = '{}'\nkey = '{}'\n\
-             [access]\ntokens = '{place}/tokens.toml'\ntokens_over_plain = true\n\
+             [access]\ntokens = '{path}/tokens.toml'\ntokens_over_plain = true\n\
              anonymous = '{anonymous}'\nnetworks = ['127.0.0.0/8 {anonymous}']\n",
             certificate.file.display(),
             certificate.key.display()
@@ -93,7 +93,7 @@ impl Server {
             let (address, [counter, semaphore, http, relays]) = (loopback(), crate::ports::free_ports());
             let state = match store {
                 Store::Memory => String::new(),
-                Store::Directory => format!("data_dir = '{place}/data'\n"),
+                Store::Directory => format!("data_dir = '{path}/data'\n"),
                 Store::Etcd(Etcd { url, .. }) => format!(
                     "cluster = {{ etcd = '{url}', name = '{}', node = 'node-{number}', bind = '{address}:{relays}' }}\n",
                     directory.path().file_name().expect("it has a name").display()
@@ -129,7 +129,7 @@ impl Server {
         })
     }
 
-    /// Where the nodes accept HTTP and the binary protocol.
+    /// Returns the addresses of each node for HTTP and for the binary protocol.
     pub fn addresses(&self) -> Vec<(SocketAddr, SocketAddr)> {
         self.nodes.iter().map(|node| (node.http, node.semaphore)).collect()
     }
@@ -138,7 +138,7 @@ impl Server {
         self.nodes.len() > 1
     }
 
-    /// The only node, or the leader. Nodes of a cluster that have ended are started again, as by systemd.
+    /// Returns the only node, or the leader. Restarts nodes of a cluster that have ended, as systemd does.
     fn serving(&self) -> Option<&Node> {
         if !self.is_cluster() {
             return self.nodes.first();
@@ -163,18 +163,18 @@ impl Server {
         Ok(found.expect("it was found"))
     }
 
-    /// Stops the node that serves.
+    /// Stops the node that serves by SIGSTOP.
     pub fn stop(&self) -> Result<(), String> {
         let node = self.find_serving()?;
         node.signal(Signal::SIGSTOP);
-        // Its threads continue until one of them has got the signal.
+        // Its threads continue until one of them has received the signal.
         let stat = format!("/proc/{}/stat", node.child().id());
         let is_stopped = || Ok(fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
         eventually("the server is not stopped", is_stopped)
     }
 
-    /// Continues what was stopped. A leader that was replaced ends then, and is started again.
-    pub fn go_on(&self) {
+    /// Continues the node that was stopped. If it was a leader and has been replaced, it ends, and is restarted.
+    pub fn resume(&self) {
         self.nodes.iter().for_each(|node| node.signal(Signal::SIGCONT));
     }
 
@@ -196,7 +196,7 @@ impl Server {
         self.await_ready()
     }
 
-    /// Changes the tokens with `signalbox token`, and lets the nodes read them. The secret of one that was created.
+    /// Changes the tokens with `signalbox token`, and makes the nodes reload them. Returns the secret of a new token.
     pub fn token(&self, arguments: &[&str]) -> Result<String, String> {
         let secret = token(&self.program, self.directory.path(), arguments)?;
         for node in &self.nodes {
@@ -208,12 +208,12 @@ impl Server {
         Ok(secret)
     }
 
-    /// A file that a driver may read its token from.
+    /// Returns the path of a file that a driver may read its token from.
     pub fn token_file(&self) -> PathBuf {
         self.directory.path().join("token")
     }
 
-    /// Sends a request to the node that serves; the status and the body of its answer.
+    /// Sends a request to the node that serves, and returns the status and the body of the answer.
     fn request(&self, method: &str, path: &str, body: &str) -> Result<(u16, Value), String> {
         self.ask(self.find_serving()?, method, path, body).map_err(|error| error.to_string())
     }
@@ -223,18 +223,18 @@ impl Server {
         Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
 
-    /// A change or a lease; the status and the answer.
+    /// Posts a change or a request for a lease, and returns the status and the body of the answer.
     pub fn post(&self, path: &str, body: &Value) -> Result<(u16, Value), String> {
         self.request("POST", &format!("/api/v1/{path}"), &body.to_string())
     }
 
-    /// A change that must succeed.
+    /// Posts a request that must succeed.
     pub fn change(&self, path: &str, body: &Value) -> Result<(), String> {
         let (status, answer) = self.post(path, body)?;
         if status == 200 { Ok(()) } else { Err(format!("the server has refused {path} {body}: {answer}")) }
     }
 
-    /// How much of a name is in use, and how many requests wait for it.
+    /// Returns how many resources of a name are in use, and how many requests wait for it.
     pub fn usage(&self, name: &str) -> Result<(u64, u64), String> {
         let (_, answer) = self.request("GET", &format!("/api/v1/name?name={name}"), "")?;
         let of = |field: &str| {
@@ -244,7 +244,7 @@ impl Server {
         Ok((of("in_use"), of("waiting")))
     }
 
-    /// What the server says about a grant. `None` without an answer.
+    /// Returns the state of a grant, or `None` without an answer.
     pub fn grant(&self, fence: &str) -> Option<Held> {
         let node = self.serving()?;
         let (status, answer) = self.ask(node, "GET", &format!("/api/v1/grant?grant={fence}"), "").ok()?;
@@ -258,7 +258,8 @@ impl Server {
         }
     }
 
-    /// Acquires one of a name for the suite itself, and does not renew it. Its key, or `None` if it is busy.
+    /// Acquires one resource of a name for the suite itself, by a lease that is not renewed. Returns the key of the
+    /// lease, or `None` if the name is busy.
     pub fn hold(&self, name: &str, ttl_ms: u64) -> Result<Option<String>, String> {
         let key: String = std::iter::repeat_with(|| fastrand::char('0'..='9')).take(32).collect();
         let claims = [json!({"name": name, "maximum": 1})];
@@ -295,7 +296,7 @@ impl Node {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Whether it serves clients that connect; `None`: not yet.
+    /// Returns how the node serves clients that connect, or `None` if it is not ready.
     fn readiness(&self) -> Option<Readiness> {
         let (status, text) = exchange(self.http, "GET", "/readyz", "", "").ok()?;
         let how = if text.starts_with("serving") { Readiness::Serves } else { Readiness::Relays };
@@ -311,7 +312,7 @@ impl Drop for Node {
     }
 }
 
-/// Sends a request of HTTP; the status and the body of its answer.
+/// Sends an HTTP request, and returns the status and the body of the answer.
 pub fn exchange(
     address: SocketAddr,
     method: &str,
@@ -354,7 +355,7 @@ fn token(program: &Path, directory: &Path, arguments: &[&str]) -> Result<String,
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds, for [`PATIENCE`] at most.
 pub fn eventually(failure: &str, holds: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
     within(PATIENCE, failure, holds)
 }

@@ -47,7 +47,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for one resource of a name with this maximum. It lives 20 s, and does not wait.
+    /// Returns a request for one resource of a name with this maximum, which does not wait, by a lease of 20 s.
     pub fn of(permit: &str, name: &str, maximum: u64) -> Self {
         let claims = vec![(name.to_owned(), maximum)];
         Self {
@@ -71,7 +71,7 @@ impl Request {
         self
     }
 
-    /// Omits the times; this is the time to live that the client has by default.
+    /// Omits the times. `ttl_ms` is the time to live that the client must use by default.
     pub fn default_ttl_ms(mut self, ttl_ms: u64) -> Self {
         self.omits_times = true;
         self.ttl_ms(ttl_ms)
@@ -160,7 +160,7 @@ impl<'a> Stage<'a> {
         self.player_at(name, None, None)
     }
 
-    /// As [`Self::player`]; perhaps with the addresses of another network before the right ones, and with a token.
+    /// Starts a player, which perhaps gets a token, and perhaps the addresses of the network `first` before its own.
     pub fn player_at(
         &'a self,
         name: &'static str,
@@ -185,7 +185,7 @@ impl<'a> Stage<'a> {
 
     /// Waits until `in_use` resources of a name are in use, and `waiting` requests wait for it.
     pub fn wait_for_usage(&self, name: &str, in_use: u64, waiting: u64) -> Result<(), String> {
-        let failure = format!("{name:?} has not {in_use} in use and {waiting} waiting");
+        let failure = format!("{name:?} does not have {in_use} in use and {waiting} waiting");
         eventually(&failure, || Ok(self.server.usage(name)? == (in_use, waiting)))
     }
 }
@@ -235,7 +235,7 @@ impl Player<'_> {
         self.finish(self.begin(request)?)
     }
 
-    /// Whether the client believes in the permit. Fails if it believes in it for longer than the server permits.
+    /// Returns whether the client believes in the permit. Fails if it believes for longer than the server permits.
     pub fn check(&self, permit: &Permit) -> Result<bool, String> {
         self.finish_check(permit, self.begin_check(permit)?)
     }
@@ -245,22 +245,22 @@ impl Player<'_> {
         self.driver.send(json!({"do": "check", "permit": permit.label}))
     }
 
-    /// Has the driver block its working thread for `ms` milliseconds, and check the permit at once afterwards.
+    /// Tells the driver to block its working thread for `ms` milliseconds, and then to check the permit at once.
     pub fn begin_block(&self, permit: &Permit, ms: u64) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "block_ms": ms}))
     }
 
-    /// Has the driver stop, and check the permit at once when it is continued.
+    /// Tells the driver to stop itself, and to check the permit as soon as it is continued.
     pub fn begin_stop(&self, permit: &Permit) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "stop": true}))
     }
 
-    /// Whether the client believes in the permit, which an administrator may have taken away without a grace period.
+    /// Returns whether the client believes in the permit, which may have been revoked without a grace period.
     pub fn believes(&self, permit: &Permit) -> Result<bool, String> {
         Ok(self.driver.answer(&self.begin_check(permit)?, PATIENCE)?["held"] == true)
     }
 
-    /// Waits for the answer to a check, as [`Self::check`].
+    /// Waits for the answer to a check; the result is that of [`Self::check`].
     pub fn finish_check(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
         let answer = self.driver.answer(&sent, PATIENCE)?;
         if answer["held"] != true {
@@ -294,12 +294,13 @@ impl Player<'_> {
         Ok(true)
     }
 
-    /// Whether the client believes in a permit that is over. One without a clock may do so until it is told of the loss.
+    /// Returns whether the client wrongly believes in a permit that is over. A client without a clock may do so until
+    /// it is told of the loss.
     pub fn wrongly_believes(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
         Ok(self.finish_check(permit, sent)? && self.driver.can("clock"))
     }
 
-    /// The client must believe in the permit.
+    /// Fails if the client does not believe in the permit.
     pub fn must_hold(&self, permit: &Permit) -> Result<(), String> {
         if self.check(permit)? {
             Ok(())
@@ -308,16 +309,16 @@ impl Player<'_> {
         }
     }
 
-    /// The client must not believe in the permit, and must say so by itself, if it can.
+    /// Fails if the client believes in the permit, or can report a loss by itself and does not.
     pub fn must_have_lost(&self, permit: &Permit) -> Result<(), String> {
         if self.wrongly_believes(permit, self.begin_check(permit)?)? {
             return Err(format!("{} must not believe in {}, and does", self.name, permit.label));
         }
-        self.told_of_the_loss(permit)
+        self.await_loss(permit)
     }
 
-    /// Waits until the client says by itself that the permit is lost, if it can.
-    pub fn told_of_the_loss(&self, permit: &Permit) -> Result<(), String> {
+    /// Waits until the client reports by itself that the permit is lost, if it can.
+    pub fn await_loss(&self, permit: &Permit) -> Result<(), String> {
         if self.driver.can("push") {
             self.driver.event("lost", &permit.label, PATIENCE)?;
         }

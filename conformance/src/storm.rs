@@ -79,7 +79,7 @@ fn compete(player: &Player<'_>, mut random: Rng, is_over: &dyn Fn() -> bool) -> 
     Ok(())
 }
 
-/// Faults of networks and processes, one after the other; at the end there are none.
+/// Causes faults of networks and processes, one after the other, and ends them all when the time is over.
 fn disturb(
     stage: &Stage<'_>,
     players: &[Player<'_>],
@@ -110,7 +110,7 @@ fn disturb(
             _ => {
                 stage.server.stop()?;
                 thread::sleep(duration);
-                stage.server.go_on();
+                stage.server.resume();
                 continue;
             }
         };
