@@ -45,7 +45,7 @@ impl NameKind {
 }
 
 impl CertificateName {
-    /// A name of a certificate.
+    /// Returns the name of this type with this text.
     pub fn new(kind: NameKind, text: &str) -> Self {
         let text = match kind {
             NameKind::Dns => text.to_ascii_lowercase().into(),

@@ -19,7 +19,7 @@ use super::tokens::{Tokens, TokensError};
 /// The mode of a new file.
 const MODE: u32 = 0o600;
 
-/// The permissions that a file of tokens must not give: any to others, and to write to the group.
+/// The permissions that a file of tokens must not give: any to others, and write to the group.
 const MODE_REFUSED: u32 = 0o027;
 
 /// How long a change waits for a concurrent one.
@@ -28,7 +28,7 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two attempts to lock.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Why a file of tokens cannot be used.
+/// An error in reading or changing a file of tokens.
 #[derive(Debug, Error)]
 pub enum TokenFileError {
     /// It cannot be read or written.
@@ -100,7 +100,7 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "written", source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory).map_err(failed)?;
-    // Only for the owner of the lock file: the file may be replaced until the lock is held.
+    // Used only for the owner of the lock file: until the lock is held, the file may be replaced.
     let earlier_owner = fs::metadata(path).ok();
     let _lock = lock(path, earlier_owner.as_ref(), LOCK_WAIT_MAX)?;
     let earlier = match fs::metadata(path) {
@@ -115,7 +115,7 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     Ok(changed)
 }
 
-/// The file that a change replaces. If a symbolic link leads to it, the link stays.
+/// Returns the path of the file that a change replaces: the target of a symbolic link, so that the link stays.
 fn file_to_replace(path: &Path) -> Result<PathBuf, TokenFileError> {
     match fs::canonicalize(path) {
         Ok(path) if is_mount_point(&path) => Err(TokenFileError::Mounted(path)),
@@ -128,7 +128,7 @@ fn file_to_replace(path: &Path) -> Result<PathBuf, TokenFileError> {
     }
 }
 
-/// Whether something is mounted at this path, which has no symbolic links; a mount in place of a file cannot be replaced.
+/// Returns whether something is mounted at this path, which must have no symbolic links.
 fn is_mount_point(path: &Path) -> bool {
     // The fifth field of each line is the path, with some characters in octal digits (proc(5)).
     let escape = |byte: &u8| match byte {
@@ -140,10 +140,11 @@ fn is_mount_point(path: &Path) -> bool {
     mounts.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(4) == Some(&*wanted))
 }
 
-/// Locks a file beside the file of tokens until the returned file is closed, so that changes follow each other. A lock of the file
-/// itself would be lost when the file is replaced, and every program that may read the directory could hold a lock of that.
+/// Locks a file in the same directory until the returned file is closed, so that changes do not run concurrently. A lock
+/// of the file of tokens itself would be lost when it is replaced, and every program that may read the directory could
+/// lock that.
 fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Result<File, TokenFileError> {
-    let path = beside(path, ".lock");
+    let path = with_suffix(path, ".lock");
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "locked", source };
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&path);
     let file = file.map_err(failed)?;
@@ -163,10 +164,10 @@ fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Resu
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(suffix);
-    PathBuf::from(beside)
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    PathBuf::from(path)
 }
 
 /// Gives a file the owner and the group of the earlier one.
@@ -180,18 +181,18 @@ fn keep_owner(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
 
 /// Writes the content to a new file, and renames that to `path`. Owner, group and mode of the earlier file are kept.
 fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Result<()> {
-    let beside = beside(path, ".new");
+    let new_path = with_suffix(path, ".new");
     // An interrupted change may have left this file; the lock excludes a change in progress. If it cannot be removed, the next
     // line fails.
-    let _ = fs::remove_file(&beside);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+    let _ = fs::remove_file(&new_path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new_path)?;
     if let Some(earlier) = earlier {
         keep_owner(&file, earlier)?;
         file.set_permissions(fs::Permissions::from_mode(earlier.mode() & 0o7777))?;
     }
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&new_path, path)
 }
 
 #[cfg(test)]

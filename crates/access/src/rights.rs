@@ -24,7 +24,7 @@ pub enum Right {
 /// Objects that rights are limited to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// The names of a kind, or of both, that begin with a prefix; all names if it is empty.
+    /// The names of one namespace, or of both, that begin with a prefix; all names if it is empty.
     Names(Option<Namespace>, String),
     /// The System V semaphore sets.
     Sets,
@@ -33,7 +33,7 @@ pub enum Area {
 /// Which operations are permitted, and on which objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// By [`Right`].
+    /// Indexed by [`Right`].
     permitted: [bool; 3],
     /// `None`: everywhere.
     areas: Option<Vec<Area>>,
@@ -64,7 +64,7 @@ impl Rights {
     /// To read and to acquire, everywhere.
     pub const READ_AND_ACQUIRE: Self = Self { permitted: [true, true, false], areas: None };
 
-    /// Reads rights, such as `read,acquire`, limited to these areas; without areas, everywhere.
+    /// Parses rights, such as `read,acquire`, limited to these areas; without areas, everywhere.
     pub fn parse<'a>(rights: &str, areas: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownRights> {
         let mut parsed = Self::NONE;
         match rights {
@@ -83,7 +83,7 @@ impl Rights {
         Ok(parsed)
     }
 
-    /// Whether an operation is permitted.
+    /// Returns whether an operation is permitted.
     pub fn permit(&self, right: Right, target: Target<'_>) -> bool {
         self.permitted[right as usize]
             && match &self.areas {
@@ -92,14 +92,14 @@ impl Rights {
             }
     }
 
-    /// The same without one right.
+    /// Returns these rights without one of them.
     pub fn without(&self, right: Right) -> Self {
         let mut rights = self.clone();
         rights.permitted[right as usize] = false;
         rights
     }
 
-    /// Whether they include all of `other`.
+    /// Returns whether these rights include all of `other`.
     pub fn include(&self, other: &Self) -> bool {
         let rights_included =
             Right::ALL.into_iter().all(|r| self.permitted[r as usize] || !other.permitted[r as usize]);
@@ -113,7 +113,7 @@ impl Rights {
         *other == Self::NONE || (rights_included && areas_included)
     }
 
-    /// The rights alone, as they are written.
+    /// The text of the rights, without their areas.
     pub fn words(&self) -> String {
         let words = Right::ALL.into_iter().filter(|right| self.permitted[*right as usize]).map(Right::name);
         let words: Vec<_> = words.collect();
@@ -146,7 +146,7 @@ impl fmt::Display for Rights {
 impl Right {
     const ALL: [Self; 3] = [Self::Read, Self::Acquire, Self::Administer];
 
-    /// As it is written in rules, tokens and logs.
+    /// The name in rules, tokens and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

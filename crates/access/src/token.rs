@@ -11,7 +11,7 @@ use ring::hmac;
 
 use signalbox_model::hex;
 
-/// What all tokens begin with, so that scanners of source code and logs recognise them.
+/// The prefix of all tokens, by which scanners of source code and logs recognise them.
 const PREFIX: &str = "sbx_";
 
 const ID_BYTES: usize = 8;
@@ -36,7 +36,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// A new token; `fill` fills its bytes at random.
+    /// Returns a new token. `fill` fills a slice with random bytes; if it fails, so does this.
     pub fn random<E>(fill: impl Fn(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
         let (mut id, mut secret) = ([0; ID_BYTES], [0; SECRET_BYTES]);
         fill(&mut id)?;
@@ -52,7 +52,7 @@ impl Token {
         Some(Self { id: TokenId(from_hex(id)?), secret: from_hex(secret)? })
     }
 
-    /// The public part.
+    /// The public id.
     pub fn id(&self) -> TokenId {
         self.id
     }
@@ -68,7 +68,7 @@ impl Token {
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }
 
-    /// Whether this is the hash of the token, in constant time.
+    /// Returns whether this is the hash of the token, in constant time.
     pub(super) fn has_hash(&self, hash: &[u8; HASH_BYTES]) -> bool {
         hmac::verify(&self.key(), &self.secret, hash).is_ok()
     }
@@ -79,7 +79,7 @@ impl Token {
 }
 
 impl Drop for Token {
-    /// Clears the secret. The compiler may leave this out where it proves that nothing reads it; core dumps are off besides.
+    /// Clears the secret. The compiler may omit this if it proves that nothing reads it; core dumps are disabled anyway.
     fn drop(&mut self) {
         self.secret = std::hint::black_box([0; SECRET_BYTES]);
         std::hint::black_box(&self.secret);
@@ -98,7 +98,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// From the text that `Display` writes.
+/// Parses the text that `Display` writes.
 impl FromStr for TokenId {
     type Err = UnknownTokenId;
 
@@ -107,7 +107,7 @@ impl FromStr for TokenId {
     }
 }
 
-/// Lower case only, so that a token has one form.
+/// Decodes hexadecimal digits in lower case; upper case is refused, so that a token has only one form.
 pub(super) fn from_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -27,7 +27,7 @@ pub struct Entry {
     pub expires_at_s: Option<u64>,
 }
 
-/// A token as the command line prints it with `--json`, and the HTTP API answers it: without its hash.
+/// A token without its hash, as the command line prints it with `--json` and as the HTTP API returns it.
 #[derive(Debug, Serialize)]
 pub struct ListedToken {
     name: String,
@@ -42,7 +42,7 @@ pub struct ListedToken {
 }
 
 impl ListedToken {
-    /// The token at this time.
+    /// Returns the token of an entry as of `now_s`, in seconds of Unix time.
     pub fn of(entry: &Entry, now_s: u64) -> Self {
         Self {
             name: entry.name.clone(),
@@ -77,7 +77,7 @@ pub enum Verdict<'a> {
     Unknown,
 }
 
-/// Why entries cannot be tokens of one file.
+/// An error in a file of tokens, or in a change of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokensError {
     /// The text is not TOML, or has unknown keys.
@@ -91,7 +91,7 @@ pub enum TokensError {
         "there is a token \"{0}\" already; choose another name, give it another secret (signalbox token rotate {0}), or revoke it first"
     )]
     NameTaken(String),
-    /// The token has as many secrets as it may have.
+    /// The token already has two secrets.
     #[error(
         "the token \"{0}\" has two secrets that are valid already; wait until the earlier one expires, or revoke that \
          (signalbox token revoke {0} --id ID; signalbox token list shows the ids)"
@@ -110,7 +110,7 @@ pub enum TokensError {
     Damaged {
         /// The name of the token.
         name: String,
-        /// Which key.
+        /// The damaged key.
         part: &'static str,
     },
     /// The rights cannot be read.
@@ -135,7 +135,7 @@ pub enum NoSuchToken {
 }
 
 impl Entry {
-    /// The entry of a token in the file.
+    /// Returns the entry of a token in the file.
     pub fn of(
         token: &Token,
         name: String,
@@ -146,7 +146,7 @@ impl Entry {
         Self { name, id: token.id(), hash: token.hash(), rights, created_at_s, expires_at_s }
     }
 
-    /// Whether it has expired at this time, in seconds of Unix time.
+    /// Returns whether it has expired at this time, in seconds of Unix time.
     pub fn is_expired(&self, now_s: u64) -> bool {
         self.expires_at_s.is_some_and(|at| at <= now_s)
     }
@@ -218,12 +218,12 @@ impl Tokens {
         self.0.iter().filter(move |entry| entry.name == name)
     }
 
-    /// In the order of the file.
+    /// The entries, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter()
     }
 
-    /// When the next token expires after this time, both in seconds of Unix time; `None`: none does.
+    /// The time when the next token expires after `after_s`, both in seconds of Unix time; `None` if no token does.
     pub fn next_expiry(&self, after_s: u64) -> Option<u64> {
         self.0.iter().filter_map(|entry| entry.expires_at_s).filter(|at| *at > after_s).min()
     }
@@ -268,13 +268,13 @@ struct Table {
     expires_at: Option<u64>,
 }
 
-/// The text of a file.
+/// Parses the text of a file.
 impl FromStr for Tokens {
     type Err = TokensError;
 
     fn from_str(text: &str) -> Result<Self, TokensError> {
         let document: Document = toml::from_str(text).map_err(|error| {
-            // Not the error as a whole, which quotes the line, where a token or a hash may be.
+            // Without the rest of the error: it quotes the line, which may contain a token or a hash.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             TokensError::Syntax(format!("line {line}: {}", error.message()))
@@ -299,7 +299,7 @@ impl FromStr for Tokens {
     }
 }
 
-/// The text of a file with these tokens.
+/// Writes the text of a file with these tokens.
 impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(FILE_HEAD)?;
@@ -322,7 +322,7 @@ impl fmt::Display for Tokens {
     }
 }
 
-/// A basic string of TOML.
+/// Returns the text as a basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
