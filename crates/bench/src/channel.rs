@@ -37,7 +37,7 @@ pub(super) struct Channel {
     next: u32,
     /// Names that were acquired and for which no release was composed yet.
     pub(super) held: Vec<u32>,
-    /// At a fixed rate: when the requests were due that could not be sent yet, in nanoseconds since the start.
+    /// At a fixed rate: the times at which unsent requests became due, in nanoseconds since the start.
     pub(super) due_ns: VecDeque<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Channel {
         }
     }
 
-    /// The next response in the received bytes, with its request.
+    /// Takes the next response from the received bytes, with its request; `None` if it is incomplete.
     pub(super) fn next_answer(
         &mut self,
         dialect: &impl Dialect,
@@ -121,7 +121,7 @@ impl Channel {
     }
 }
 
-/// More than the answer to the first request.
+/// The size of a read in bytes: more than the answer to the first request.
 const ANSWER_BYTES: usize = 1024;
 
 /// Sends the first request, and waits for its answer.
@@ -153,8 +153,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Opens the socket of a connection, after its handshake if it uses TLS, and after the first request of the dialect if
-    /// there is one. Waits for the answer for as long as `timeout`.
+    /// Prepares a connection: completes the TLS handshake, if it uses TLS, and sends the first request of the dialect, if
+    /// there is one. Waits up to `timeout` for its answer.
     pub(super) fn open(
         mut stream: std::net::TcpStream,
         tls: Option<&(Tls, Address)>,
@@ -205,7 +205,7 @@ impl Socket {
         matches!(self, Self::Plain(_))
     }
 
-    /// Whether records wait that the socket has not taken.
+    /// Returns whether records of TLS wait until the socket is writable.
     pub(super) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,

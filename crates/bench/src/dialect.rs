@@ -8,14 +8,14 @@ use signalbox_model::Status;
 pub(super) use signalbox_protocol::Request;
 use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, ResponseCodec};
 
-/// What listings of sessions call the connections of a load that shows a token.
+/// The label, in listings of sessions, of connections that present a token.
 const LABEL: &[u8] = b"signalbox bench";
 
 /// The number of a request on its connection, counted from 0 and wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence(pub u32);
 
-/// What a generator needs to know of a response.
+/// The parts of a response that a generator uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The number of its request, if the protocol has one.
@@ -26,7 +26,7 @@ pub struct Answer {
 
 /// A protocol with one response to each request, in the order of the requests.
 pub trait Dialect {
-    /// Appends the request that a connection sends before all others, and whose answer it awaits; nothing: there is none.
+    /// Appends the request that a connection sends before all others, and whose answer it awaits, if there is one.
     fn introduce(&self, _out: &mut Vec<u8>) {}
 
     /// Appends a request to `out`.
@@ -39,7 +39,7 @@ pub trait Dialect {
 /// yrmcds' counter and semaphore protocols, which this server uses.
 #[derive(Clone, Debug, Default)]
 pub struct Yrmcds {
-    /// What connections prove their rights with; `None`: they have those of all clients of this machine.
+    /// The token of the connections; `None`: they have the rights of clients without a token.
     pub token: Option<Token>,
 }
 
@@ -68,12 +68,12 @@ impl Dialect for Yrmcds {
 }
 
 impl Answer {
-    /// Whether the server let a connection in: it accepts the token, or it is one of yrmcds, which has no tokens.
+    /// Returns whether the server admits the connection: it accepts the token, or is a yrmcdsd, which has no tokens.
     pub(super) fn is_welcome(&self) -> bool {
         self.is_success() || self.status == Status::UnknownCommand.code()
     }
 
-    /// Whether the request succeeded.
+    /// Returns whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status == Status::NoError.code()
     }

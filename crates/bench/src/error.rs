@@ -1,4 +1,4 @@
-//! Why a run of the load generator failed.
+//! The errors of the load generator.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use signalbox_client::{ConnectError, DecodeError, Disconnect};
 
-/// Why a run ended early. What it held is released when its connections are closed.
+/// An error that ended a run early. What the run held is released when its connections are closed.
 #[derive(Clone, Debug, Error)]
 pub enum LoadError {
     /// No connection could be opened.

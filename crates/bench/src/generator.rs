@@ -64,7 +64,7 @@ pub struct Mix {
     pub noop: u32,
 }
 
-/// When a run ends. It then still releases what it holds.
+/// When a run ends. It then releases what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// After this time.
@@ -76,11 +76,11 @@ pub enum Limit {
 /// When the next request is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// When an answer has come.
+    /// When an answer arrives.
     Closed,
     /// At fixed times, this many a second (more than 0) over all connections of the generator.
     Open {
-        /// How many.
+        /// Requests a second.
         requests_per_s: f64,
     },
 }
@@ -94,7 +94,7 @@ pub struct Progress {
     pub failures: AtomicU64,
 }
 
-/// The first address of a server that accepts a connection within `timeout`.
+/// Returns the first address of a server that accepts a connection within `timeout`.
 pub fn resolve(address: &Address, timeout: Duration) -> Result<SocketAddr, ConnectError> {
     let unresolved =
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
@@ -126,7 +126,7 @@ pub struct Generator<D> {
 }
 
 impl<D: Dialect> Generator<D> {
-    /// Connects all. Each sends the first request of the dialect, if there is one, and waits for its answer.
+    /// Opens all connections. Each sends the first request of the dialect, if there is one, and waits for its answer.
     pub fn connect(address: SocketAddr, dialect: D, plan: Plan) -> Result<Self, LoadError> {
         let poll = Poll::new().map_err(|error| LoadError::Poll(Arc::new(error)))?;
         let mut channels = Vec::with_capacity(plan.connections);
@@ -191,7 +191,7 @@ impl<D: Dialect> Generator<D> {
     }
 }
 
-/// A run of a generator at work.
+/// A run in progress.
 struct Run<'a, D> {
     dialect: &'a D,
     plan: &'a Plan,
@@ -201,7 +201,7 @@ struct Run<'a, D> {
     ends_ns: u64,
     /// Requests that may still be sent or, at a fixed rate, become due.
     requests_left: u64,
-    /// At a fixed rate, from one request to the next.
+    /// At a fixed rate, the time from one request to the next.
     interval_ns: Option<f64>,
     /// Requests that have become due.
     due: u64,
@@ -209,7 +209,7 @@ struct Run<'a, D> {
     waiting: usize,
     /// Requests that are not answered.
     in_flight_total: usize,
-    /// The last answer, or where all were answered since, the next request.
+    /// The time of the last answer, or of the next request if the last answer left none in flight.
     silent_since_ns: u64,
     is_over: bool,
     record: Record,
@@ -342,7 +342,8 @@ impl<'a, D: Dialect> Run<'a, D> {
         Some(now_ns)
     }
 
-    /// Releases come first, so a connection holds at most as many names as it has requests in flight.
+    /// Chooses the next request. Releases come first, so a connection holds at most as many names as it has requests in
+    /// flight.
     fn next_request(&mut self, channel: &mut Channel) -> (Operation, u32) {
         if let Some(name) = channel.held.pop() {
             return (Operation::Release, name);

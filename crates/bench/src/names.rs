@@ -2,14 +2,14 @@
 
 use fastrand::Rng;
 
-/// Which names are drawn.
+/// How often each name is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Each equally often.
+    /// All names equally often.
     Uniform,
-    /// The n-th in proportion to 1/n, as popular things are.
+    /// The n-th name in proportion to 1/n, as is typical of popularity.
     Zipf,
-    /// Always the same.
+    /// Always the same name.
     One,
 }
 
@@ -27,12 +27,13 @@ pub struct Names {
 const PREFIX: &[u8] = b"bench-";
 
 impl Names {
-    /// Bytes that `count` names need at least.
+    /// The least length of `count` names, in bytes.
     pub fn bytes_min(count: u32) -> usize {
         PREFIX.len() + count.saturating_sub(1).to_string().len()
     }
 
-    /// `count` names, at least one, of `name_bytes` bytes each, at least [`Names::bytes_min`]: `bench-0000000042`.
+    /// Returns `count` names, at least one, such as `bench-0000000042`. Each has `name_bytes` bytes, at least
+    /// [`Names::bytes_min`].
     pub fn new(count: u32, name_bytes: usize, distribution: Distribution) -> Self {
         let count = if distribution == Distribution::One { 1 } else { count.max(1) };
         let digits = name_bytes.max(Self::bytes_min(count)) - PREFIX.len();
@@ -45,19 +46,19 @@ impl Names {
         Self { bytes, name_bytes: PREFIX.len() + digits, count, cumulative }
     }
 
-    /// How many there are.
+    /// The number of names.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// One of them.
+    /// The name at an index.
     #[inline]
     pub fn name(&self, index: u32) -> &[u8] {
         let start = index as usize * self.name_bytes;
         &self.bytes[start..start + self.name_bytes]
     }
 
-    /// The number of one of them, drawn by the distribution.
+    /// Draws a name by the distribution, and returns its index.
     #[inline]
     pub fn draw(&self, random: &mut Rng) -> u32 {
         if self.cumulative.is_empty() {

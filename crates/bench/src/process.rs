@@ -1,4 +1,4 @@
-//! What a server's process has used, as the kernel counts it.
+//! The CPU time and memory of a server's process, as the kernel counts them.
 
 use std::fs;
 use std::io;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What a process has used at one moment.
+/// What a process has used until one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU of all its threads that still run, from the scheduler's nanosecond accounting. A thread that is on a CPU
-    /// right now may lack its present time slice.
+    /// CPU time of all threads that have not ended, from the scheduler's nanosecond accounting. The present time slice of
+    /// a running thread may be missing.
     pub cpu: Duration,
-    /// Memory that is resident.
+    /// Resident memory at this moment.
     pub resident_bytes: u64,
 }
 
-/// Why nothing is known of a process.
+/// The usage of a process cannot be read.
 #[derive(Debug, Error)]
 #[error("cannot read what process {pid} has used ({source}); check the number, and that /proc has schedstat")]
 pub struct ProcessError {
@@ -25,14 +25,14 @@ pub struct ProcessError {
 }
 
 impl ProcessError {
-    /// Whether there is no such process.
+    /// Returns whether the process does not exist.
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 }
 
 impl Usage {
-    /// What the process with this number has used until now.
+    /// Reads what the process with this id has used until now.
     pub fn of(pid: u32) -> Result<Self, ProcessError> {
         let read = || Ok(Self { cpu: cpu(pid)?, resident_bytes: resident_bytes(pid)? });
         read().map_err(|source| ProcessError { pid, source })
@@ -42,7 +42,7 @@ impl Usage {
 fn cpu(pid: u32) -> io::Result<Duration> {
     let mut cpu_ns = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread that ended since the directory was read is one that does not run.
+        // The thread may have ended since the directory was read.
         let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
         cpu_ns += first_number(&text)?;
     }

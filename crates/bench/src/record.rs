@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies are recorded up to one hour; a longer one counts as one hour. With a bound, histograms do not grow.
+/// One hour. A longer latency counts as one hour: with a bound, histograms do not grow.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 
 /// The operations that a load consists of.
@@ -43,7 +43,7 @@ pub struct OperationRecord {
     pub latency_ns: Histogram<u64>,
     /// How often each status was answered, by its code.
     pub statuses: BTreeMap<u8, u64>,
-    /// Successes: counted beside the map, which would cost every answer a search.
+    /// Successes, which are counted outside the map until the run ends: a search in it for each would be slow.
     succeeded: u64,
 }
 
@@ -62,14 +62,14 @@ fn histogram() -> Histogram<u64> {
 #[derive(Clone, Debug)]
 pub struct Record {
     operations: [OperationRecord; 4],
-    /// Under a given rate, nanoseconds from the moment a request was due until the generator came to it, whether or not
-    /// it could be sent then. That is the generator's own delay, and a part of the latency of what was sent.
+    /// At a fixed rate, nanoseconds from when a request was due until the generator processed it, whether or not it
+    /// could be sent then. This delay of the generator itself is part of the latency of requests that were sent.
     pub own_delay_ns: Histogram<u64>,
     /// Releases after the end of the run.
     pub released_at_end: u64,
     /// Requests that were due before the end and were not sent, because too many others were in flight.
     pub unsent: u64,
-    /// From the start to the last answer that counts.
+    /// The time from the start to the last answer, without releases after the end of the run.
     pub elapsed: Duration,
 }
 
@@ -122,17 +122,17 @@ impl Record {
         all
     }
 
-    /// Answers that count.
+    /// Answers, without those to releases after the end of the run.
     pub fn answers(&self) -> u64 {
         self.operations.iter().map(|record| record.latency_ns.len()).sum()
     }
 
-    /// Answers of all kinds: what the server has worked for.
+    /// Answers, with those to releases after the end of the run.
     pub fn answers_with_release_at_end(&self) -> u64 {
         self.answers() + self.released_at_end
     }
 
-    /// Answers that report no success.
+    /// Answers that do not report success.
     pub fn failures(&self) -> u64 {
         let failures = |record: &OperationRecord| -> u64 {
             record.statuses.iter().filter(|(status, _)| **status != 0).map(|(_, times)| times).sum()
