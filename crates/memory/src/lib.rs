@@ -1,5 +1,5 @@
 //! The system's allocator, which counts the bytes in use, for the memory budget of the server
-//! (`docs/decisions/0024`). It is a package of its own, because the others contain no unsafe code.
+//! (`docs/decisions/0024`). It is a package of its own, because the other packages of the server forbid unsafe code.
 //!
 //! A program that does not install [`CountingAllocator`] counts nothing: [`bytes_in_use`] stays 0.
 
@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, which counts. To be installed with `#[global_allocator]`.
+/// The system's allocator, which counts the bytes in use. It is installed with `#[global_allocator]`.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// The bytes that are allocated at present, with what the allocator adds to each allocation.
+/// The bytes that are allocated at present, including what the allocator adds to each allocation.
 pub fn bytes_in_use() -> usize {
-    // An allocation and its end may be counted by different threads, so the sum can be slightly late.
+    // Different threads may count an allocation and its release, so the sum can be slightly out of date.
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// The alignment of every allocation, and what precedes it, in glibc's malloc.
+/// Of each allocation in glibc's malloc: the alignment, the bytes that precede it, and the least that it takes.
 const ALIGNMENT: usize = 16;
 const HEADER: usize = 8;
-const LEAST: usize = 32;
+const FOOTPRINT_MIN: usize = 32;
 
 /// The bytes that an allocation takes.
 fn footprint(layout: Layout) -> usize {
-    // What a greater alignment costs beyond this varies.
+    // A greater alignment may cost more than this.
     let padding = if layout.align() > ALIGNMENT { layout.align() } else { 0 };
-    layout.size().saturating_add(HEADER + padding).next_multiple_of(ALIGNMENT).max(LEAST)
+    layout.size().saturating_add(HEADER + padding).next_multiple_of(ALIGNMENT).max(FOOTPRINT_MIN)
 }
 
 fn count(pointer: *mut u8, layout: Layout) -> *mut u8 {
@@ -37,7 +37,7 @@ fn count(pointer: *mut u8, layout: Layout) -> *mut u8 {
     pointer
 }
 
-// SAFETY: every call is passed on to the system's allocator, which fulfils the contract; counting allocates nothing and
+// SAFETY: every call is passed to the system's allocator, which fulfils the contract; counting allocates nothing and
 // does not panic.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
