@@ -13,7 +13,7 @@ use super::proxy_header::ProxyHeader;
 use super::request::Frame;
 use super::response::ResponseFrame;
 
-/// Why a byte stream cannot be decoded: the start of the next frame is unknown, so the connection ends.
+/// An error in a byte stream. The start of the next frame is unknown, so the connection ends.
 #[derive(Debug, Error)]
 pub enum DecodeError {
     /// A frame does not start with the magic byte.
@@ -26,22 +26,22 @@ pub enum DecodeError {
         /// The magic byte.
         expected: u8,
     },
-    /// A header of the PROXY protocol is in the place of a frame.
+    /// A header of the PROXY protocol was received instead of a frame.
     #[error(
         "a header of the PROXY protocol is in the place of a frame; if this address is a proxy's, add it to the key \
          \"proxies\" of the configuration; otherwise make it send no such header"
     )]
     ProxyHeader,
-    /// A TLS handshake begins, and nothing was received before it. The bytes are left in the buffer.
+    /// The stream begins with a TLS handshake. Its bytes are left in the buffer.
     #[error("a TLS handshake begins")]
     BeginsTls,
-    /// A TLS handshake is in the place of a frame.
+    /// A TLS handshake was received instead of a frame.
     #[error(
         "a TLS handshake is in the place of a frame; if the client should use TLS, set tls.cert and tls.key in the \
          configuration; otherwise make it connect without TLS"
     )]
     UnexpectedTls,
-    /// An answer of HTTP is in the place of a response.
+    /// An HTTP response was received instead of a response of this protocol.
     #[error("the server speaks HTTP on this port; give the port of the counters, or that of the semaphores")]
     Http,
     /// A header announces a body that is longer than the limit.
@@ -57,8 +57,8 @@ pub enum DecodeError {
     Io(#[from] std::io::Error),
 }
 
-/// The server's codec: decodes requests. It returns all complete frames of the buffer at once. Before the error of a
-/// malformed frame, it returns the frames before it.
+/// The server's codec: decodes requests. It returns all complete frames of the buffer at once, and the error of a
+/// malformed frame only after the frames before it.
 ///
 /// A header with a wrong magic byte is returned as the last frame of its run, without a body, so that it can be
 /// answered, unless TLS may begin there. No memory is reserved for a body that is only announced.
@@ -66,18 +66,18 @@ pub enum DecodeError {
 pub struct RequestCodec {
     /// The error of a malformed frame, which is returned after the frames before it.
     failure: Option<DecodeError>,
-    /// No frame was received yet, and TLS may begin in its place.
+    /// Whether TLS may begin: no frame was received yet.
     may_begin_tls: bool,
 }
 
 impl RequestCodec {
-    /// `may_begin_tls`: the stream may begin with a TLS handshake, which is then reported as
-    /// [`DecodeError::BeginsTls`].
+    /// Returns the codec of a new stream. If `may_begin_tls` is true, the stream may begin with a TLS handshake, which
+    /// is reported as [`DecodeError::BeginsTls`].
     pub fn new(may_begin_tls: bool) -> Self {
         Self { failure: None, may_begin_tls }
     }
 
-    /// Takes every complete frame from the front of the buffer; `None` where no frame is complete.
+    /// Takes all complete frames from the front of the buffer; `None` if no frame is complete.
     pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -125,7 +125,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The next frame, which borrows from the run: nothing is copied.
+    /// Returns the next frame, which borrows from the run: nothing is copied.
     #[expect(
         clippy::should_implement_trait,
         reason = "the frames borrow from the run, which Iterator cannot express"
@@ -140,7 +140,7 @@ impl Frames {
         Some(Frame::new(header, &rest[HEADER_BYTES..HEADER_BYTES + body_bytes]))
     }
 
-    /// Whether all frames were returned.
+    /// Returns whether all frames were returned.
     pub fn is_empty(&self) -> bool {
         self.position == self.run.len()
     }
@@ -151,7 +151,7 @@ impl Frames {
 pub struct ResponseCodec;
 
 impl ResponseCodec {
-    /// Takes one response from the front of the buffer; `None` where none is complete.
+    /// Takes one response from the front of the buffer; `None` if it is incomplete.
     pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, DecodeError> {
         let Some(header) = Header::read(source) else {
             return Ok(None);

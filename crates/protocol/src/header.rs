@@ -16,7 +16,7 @@ pub const REQUEST_MAGIC: u8 = 0x90;
 /// The first byte of every response (`counter.md`, "Response header").
 pub const RESPONSE_MAGIC: u8 = 0x91;
 
-/// The first byte of a connection over TLS: the type of a record with a part of the handshake (RFC 8446, 5.1).
+/// The first byte of a connection over TLS: the type of a handshake record (RFC 8446, 5.1).
 pub const TLS_HANDSHAKE: u8 = 0x16;
 
 /// The longest body of a request in bytes (`docs/protocol.md`, "Limits"). A header that announces a longer one ends the
@@ -31,8 +31,8 @@ pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").
 pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Four bytes that a client chooses and the server copies into the response, which match a response to its request
-/// (`counter.md`, "Request header").
+/// Four bytes that a client chooses and the server copies into the response, so that the client finds the request of a
+/// response (`counter.md`, "Request header").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opaque(pub [u8; 4]);
 
@@ -72,12 +72,12 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header of a request. The length of the body is set by [`Self::compose_before`].
+    /// Returns the header of a request. [`Self::compose_before`] sets the length of the body.
     pub(super) fn request(opcode: u8, opaque: Opaque) -> Self {
         Self { magic: REQUEST_MAGIC, opcode, status: 0, body_bytes: 0, opaque }
     }
 
-    /// The header of a response with this opcode and opaque.
+    /// Returns the header of a response to a request with this opcode and opaque.
     #[inline]
     pub(super) fn response(opcode: u8, status: Status, opaque: Opaque) -> Self {
         Self { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque }

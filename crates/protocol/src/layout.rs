@@ -1,4 +1,4 @@
-//! The layout of bodies: their fields, one after the other, and the types of the model that have a fixed layout in all of them
+//! The layout of bodies: their fields, and the types of the model that have the same layout in all bodies
 //! (`docs/protocol.md`).
 
 use bytes::BufMut;
@@ -11,7 +11,7 @@ use signalbox_model::{
     TtlLeft, UnixSeconds, VerifiedGrant,
 };
 
-/// Stands for "no limit" or "the server's default" in place of a `u32`.
+/// The `u32` that means "no limit", "the server's default" or "none".
 pub(super) const NO_NUMBER: u32 = u32::MAX;
 
 /// The rest of a body. Each method takes a field from its front, and returns `None` if too few bytes are left.
@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
         Self(body)
     }
 
-    /// Whether the body ends here. A client may leave out optional fields at the end of a request.
+    /// Returns whether the body ends here. A client may omit optional fields at the end of a request.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The length of a text on the wire, or the number of rows.
+/// Returns the length of a text, or the number of rows, as encoded.
 ///
 /// # Panics
 /// If it is more than 65535.
@@ -91,7 +91,7 @@ pub(super) fn length_of<T>(list: &[T]) -> u16 {
     u16::try_from(list.len()).expect("texts and lists are checked before they are encoded: at most 65535")
 }
 
-/// A part of a body with a fixed layout. It may borrow from the body.
+/// A part of a body that has the same layout in all bodies. It may borrow from the body.
 pub(super) trait Part<'a>: Sized {
     /// Decodes it from the front; `None` if it breaks a rule.
     fn read(fields: &mut Fields<'a>) -> Option<Self>;
@@ -99,7 +99,7 @@ pub(super) trait Part<'a>: Sized {
     fn compose(&self, out: &mut Vec<u8>);
 }
 
-/// Implements [`Part`] for a struct whose fields are parts, in this order.
+/// Implements [`Part`] for structs whose fields are parts, encoded in this order.
 macro_rules! parts_in_order {
     ($($struct:ident { $($field:tt),* })*) => {$(
         impl Part<'_> for $struct {
@@ -129,7 +129,7 @@ macro_rules! requests {
         }
 
         impl<$a> $requests<$a> {
-            /// The operation of the request.
+            /// The opcode of the request.
             pub fn opcode(&self) -> $opcode {
                 match self {
                     $(Self::$request { .. } => $opcode::$request,)*
@@ -221,7 +221,7 @@ impl<'a> Part<'a> for &'a [u8] {
     }
 }
 
-/// The server's default, encoded as 0, if there is none.
+/// `None`, which is encoded as 0, means the server's default.
 impl Part<'_> for Option<Milliseconds> {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let span = fields.u32()?;
@@ -233,7 +233,7 @@ impl Part<'_> for Option<Milliseconds> {
     }
 }
 
-/// Implements [`Part`] for an optional number, which is 0 if there is none.
+/// Implements [`Part`] for optional numbers. `None` is encoded as 0.
 macro_rules! optional_ids {
     ($($id:ident)*) => {$(
         impl Part<'_> for Option<$id> {
@@ -251,7 +251,7 @@ macro_rules! optional_ids {
 
 optional_ids! { Generation GrantId UnixSeconds }
 
-/// Implements [`Part`] for a code of one byte, which three reserved bytes follow.
+/// Implements [`Part`] for codes of one byte, with three reserved bytes after it.
 macro_rules! padded_codes {
     ($($code:ident)*) => {$(
         impl Part<'_> for $code {
@@ -269,7 +269,7 @@ macro_rules! padded_codes {
 
 padded_codes! { GrantState IfExists Namespace UserRole }
 
-/// Implements [`Part`] for a span that may be missing; the longest span is encoded as one millisecond less.
+/// Implements [`Part`] for spans that may be missing. The longest span is encoded as one millisecond less.
 macro_rules! optional_spans {
     ($($span:ident or $missing:ident;)*) => {$(
         impl Part<'_> for $span {
@@ -308,7 +308,7 @@ impl Part<'_> for RequestIds {
     }
 }
 
-/// A code, three reserved bytes and a number.
+/// Encodes a code, three reserved bytes and a number.
 fn put_choice((code, number): (u8, u32), out: &mut Vec<u8>) {
     out.put_slice(&[code, 0, 0, 0]);
     out.put_u32(number);

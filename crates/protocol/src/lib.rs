@@ -1,9 +1,9 @@
 //! The wire protocol: encodes and decodes requests and responses, for the server and the client.
 //!
-//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
-//! and semaphore protocols (`counter.md`, `semaphore.md`), and the extended operations and the System V operations of
-//! this server (`docs/protocol.md`). `core` implements the operations. A proxy's
-//! header ([`ProxyHeader`]) and the start of a relayed connection ([`relay`]) are the only other input.
+//! It is sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds'
+//! counter and semaphore protocols (`counter.md`, `semaphore.md`), and of this server's extended operations and System
+//! V operations (`docs/protocol.md`). The only other input is a proxy's header ([`ProxyHeader`]) and the start of a
+//! relayed connection ([`relay`]). `core` implements the operations.
 
 #![warn(clippy::unwrap_used)]
 

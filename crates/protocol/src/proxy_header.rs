@@ -1,14 +1,14 @@
-//! The header of the PROXY protocol, version 2: by it, a proxy states the address of the client whose connection it
-//! forwards, before the first frame.
+//! The header of the PROXY protocol, version 2. A proxy sends it before the first frame, to state the address of the
+//! client whose connection it forwards.
 //!
 //! Parsing is a pure function of the bytes received so far. It never asks for bytes after the header, so that a reader
-//! leaves the first frame where it is. Additional fields (TLVs) are skipped.
+//! does not take the first frame from the socket. Additional fields (TLVs) are skipped.
 
 use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-/// The longest header in bytes, with its additional fields: what fits into one packet on every path, as the PROXY
+/// The longest header in bytes, with its additional fields. It fits into one packet on every path, as the PROXY
 /// protocol recommends to senders. A header that announces more ends the connection.
 pub const PROXY_HEADER_BYTES_MAX: usize = FIXED_BYTES + LENGTH_MAX;
 
@@ -27,25 +27,25 @@ const FIXED_BYTES: usize = SIGNATURE.len() + 4;
 /// The longest length after the fixed part, in bytes.
 const LENGTH_MAX: usize = 520;
 
-/// The start of a connection, as far as a header is expected there.
+/// A header at the start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// More bytes are needed: a header of version 2 has at least this many in all, more than were given.
+    /// More bytes are needed.
     Incomplete {
-        /// Bytes from the start of the connection.
+        /// The least length of the header in bytes, from the start of the connection; more than were given.
         bytes_least: usize,
     },
     /// A complete header.
     Complete {
         /// The length of the header in bytes. Frames follow it.
         bytes: usize,
-        /// The address of the client. `None`: the proxy itself is the client, as for a health check, or does not know the
-        /// address.
+        /// The address of the client; `None` if the proxy itself is the client, as for a health check, or does not know
+        /// the address.
         client: Option<SocketAddr>,
     },
 }
 
-/// Why the start of a connection is not a header that can be used.
+/// The start of a connection is not a header that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ProxyHeaderError {
     /// The connection begins with something else.
@@ -92,8 +92,8 @@ pub enum ProxyHeaderError {
 }
 
 impl ProxyHeader {
-    /// Parses the header at the start of a connection, of which `received` has been read. An error is found as soon as the
-    /// bytes received so far show it.
+    /// Parses the header at the start of a connection. `received` has all bytes received so far; an error is returned
+    /// as soon as they show it.
     pub fn parse(received: &[u8]) -> Result<Self, ProxyHeaderError> {
         let compared = received.len().min(SIGNATURE.len());
         if received[..compared] != SIGNATURE[..compared] {
@@ -124,14 +124,14 @@ impl ProxyHeader {
         Ok(Self::Complete { bytes, client: client(addresses, ip_bytes) })
     }
 
-    /// Whether a connection begins with a header of some version. `received` has at least as many bytes as the header of a
-    /// frame; fewer may not tell.
+    /// Returns whether a connection begins with a header of any version. `received` must have at least as many bytes as
+    /// the header of a frame; fewer may not show it.
     pub(super) fn is_at_the_start_of(received: &[u8]) -> bool {
         received.starts_with(&SIGNATURE) || begins_with_version_1(received) == Some(true)
     }
 }
 
-/// `None`: more bytes will tell.
+/// Returns whether a connection begins with a header of version 1; `None` if more bytes are needed.
 fn begins_with_version_1(received: &[u8]) -> Option<bool> {
     let compared = received.len().min(SIGNATURE_V1.len());
     if received[..compared] != SIGNATURE_V1[..compared] {
@@ -140,7 +140,7 @@ fn begins_with_version_1(received: &[u8]) -> Option<bool> {
     (compared == SIGNATURE_V1.len()).then_some(true)
 }
 
-/// The bytes of an IP address in the header; 0: it states no address that can be used.
+/// Returns the length of an IP address in the header, in bytes; 0 if it states no address that can be used.
 fn ip_bytes(command: u8, family: u8) -> Result<usize, ProxyHeaderError> {
     match (command, family) {
         // LOCAL: the proxy's own connection. A receiver must ignore the family.
@@ -154,7 +154,8 @@ fn ip_bytes(command: u8, family: u8) -> Result<usize, ProxyHeaderError> {
     }
 }
 
-/// The client's address: the first of both IP addresses, and the first of both ports after them. `None`: there is none.
+/// Returns the client's address: the first of the two IP addresses, and the first of the two ports after them; `None`
+/// if there is no address.
 fn client(addresses: &[u8], ip_bytes: usize) -> Option<SocketAddr> {
     let ip = match ip_bytes {
         4 => IpAddr::from(*addresses.first_chunk::<4>()?),

@@ -1,5 +1,5 @@
-//! The start of a connection from one node of a cluster to the node that leads, which relays a client or forwards requests of
-//! HTTP: who has begun it, and for whom.
+//! The start of a connection from a relay to the leader. The relay states its client, and both sides prove who they
+//! are.
 //!
 //! ```text
 //!  leader -> relay   Challenge   magic, nonce
@@ -7,18 +7,18 @@
 //!  leader -> relay   Verdict     outcome, proof
 //! ```
 //!
-//! Both sides prove with the nonce that they know the leader's secret, which is not sent. Behind the verdict are the bytes
-//! of the client and those for it, as they are. A relay that encrypts them proves, first over its TLS, that it has begun it:
-//! otherwise an attacker between the nodes could continue in its place. All numbers are big-endian.
+//! Both sides prove with the nonce that they know the leader's secret, which is not sent. After the verdict, the bytes
+//! from and to the client follow unchanged. A relay that encrypts them begins TLS, and first proves within it that it
+//! is the relay: otherwise an attacker between the nodes could begin TLS in its place. All numbers are big-endian.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use signalbox_model::{Namespace, codes};
 
-/// The first bytes of a challenge: what this port speaks, and its version.
+/// The first bytes of a challenge: the protocol of this port, and its version.
 const MAGIC: [u8; 4] = *b"SBR\x01";
 
-/// Bytes of the number that a leader uses once.
+/// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 16;
 
 /// Bytes of a proof.
@@ -27,7 +27,7 @@ pub const PROOF_BYTES: usize = 32;
 /// Bytes of a [`Challenge`].
 pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 
-/// Bytes of what an [`Opening`] states.
+/// Bytes of a [`Statement`].
 pub const STATEMENT_BYTES: usize = 24;
 
 /// Bytes of an [`Opening`]: the statement and its proof.
@@ -36,69 +36,70 @@ pub const OPENING_BYTES: usize = STATEMENT_BYTES + PROOF_BYTES;
 /// Bytes of a [`Verdict`].
 pub const VERDICT_BYTES: usize = 1 + PROOF_BYTES;
 
-/// What a leader sends first: a number that it has never used before.
+/// The first message, from the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// The number.
+    /// A number that the leader uses only once.
     pub nonce: [u8; NONCE_BYTES],
 }
 
-/// A port at which a relay has clients.
+/// A port of a relay at which clients connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayedPort {
-    /// A service port, with one connection to the leader for each of a client.
+    /// A service port. Each connection of a client has its own connection to the leader.
     Service(Namespace),
-    /// That of HTTP. One connection to the leader has the requests of many clients, each of which states its own.
+    /// The HTTP port. One connection to the leader has the requests of many clients, and each request states its
+    /// client.
     Http,
 }
 
-/// What a relay states of a connection. Its proof covers all of it.
+/// The statement of a relay about a connection. The proof of the [`Opening`] covers all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The port of the client's connection.
     pub port: RelayedPort,
-    /// Whether the relay has encrypted what the client has sent without encryption.
+    /// Whether the relay encrypts what the client sends without encryption.
     pub is_encrypted_by_relay: bool,
-    /// The epoch of the leader that the relay means.
+    /// The epoch of the leader that the relay connects to.
     pub epoch: u32,
-    /// The peer of the client's connection to the relay; of no meaning for HTTP.
+    /// The peer address of the client's connection to the relay; without a meaning for HTTP.
     pub client: SocketAddr,
 }
 
-/// The message of a relay.
+/// The answer of a relay to a [`Challenge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// The statement.
     pub statement: Statement,
-    /// The proof of that, with the leader's nonce.
+    /// The proof of the statement, with the leader's nonce.
     pub proof: [u8; PROOF_BYTES],
 }
 
 codes! {
-    /// The leader's decision about an opening. Its code is proven.
+    /// The leader's decision about an opening.
     pub enum Outcome: u8 {
         /// The client is served.
         Accepted = 0,
-        /// The client is served if it uses TLS itself: the relay does not encrypt what it sends.
+        /// The client is served if it uses TLS itself. The relay does not encrypt what the client sends.
         AcceptedPlain = 1,
         /// The node does not lead in this epoch.
         OtherEpoch = 2,
-        /// The port of the client's connection is not enabled there.
+        /// The port of the client's connection is not enabled on the leader.
         Disabled = 3,
     }
 }
 
-/// The answer to an opening whose proof is right. A wrong one is not answered.
+/// The answer of the leader to an [`Opening`] with a right proof. An opening with a wrong proof is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The decision.
     pub outcome: Outcome,
-    /// The proof that this is the leader.
+    /// The proof that the leader sends this outcome.
     pub proof: [u8; PROOF_BYTES],
 }
 
 impl Challenge {
-    /// Its bytes.
+    /// Returns the encoded challenge.
     pub fn encode(&self) -> [u8; CHALLENGE_BYTES] {
         let mut bytes = [0; CHALLENGE_BYTES];
         bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -106,7 +107,7 @@ impl Challenge {
         bytes
     }
 
-    /// The challenge in these bytes; `None`: something else listens there, or another version.
+    /// Decodes a challenge; `None` if the peer speaks another protocol or another version of it.
     pub fn decode(bytes: &[u8; CHALLENGE_BYTES]) -> Option<Self> {
         let nonce = bytes.strip_prefix(&MAGIC)?.try_into().ok()?;
         Some(Self { nonce })
@@ -132,7 +133,7 @@ impl RelayedPort {
 }
 
 impl Statement {
-    /// Its bytes, which are proven.
+    /// Returns the encoded statement, which the proof covers.
     pub fn encode(&self) -> [u8; STATEMENT_BYTES] {
         let ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -168,7 +169,7 @@ impl Statement {
 }
 
 impl Opening {
-    /// Its bytes.
+    /// Returns the encoded opening.
     pub fn encode(&self) -> [u8; OPENING_BYTES] {
         let mut bytes = [0; OPENING_BYTES];
         bytes[..STATEMENT_BYTES].copy_from_slice(&self.statement.encode());
@@ -176,7 +177,7 @@ impl Opening {
         bytes
     }
 
-    /// The opening in these bytes; `None`: they are not one.
+    /// Decodes an opening; `None` if it is malformed.
     pub fn decode(bytes: &[u8; OPENING_BYTES]) -> Option<Self> {
         let (statement, proof) = bytes.split_first_chunk()?;
         Some(Self { statement: Statement::decode(statement)?, proof: proof.try_into().ok()? })
@@ -184,14 +185,14 @@ impl Opening {
 }
 
 impl Verdict {
-    /// Its bytes.
+    /// Returns the encoded verdict.
     pub fn encode(&self) -> [u8; VERDICT_BYTES] {
         let mut bytes = [self.outcome.code(); VERDICT_BYTES];
         bytes[1..].copy_from_slice(&self.proof);
         bytes
     }
 
-    /// The verdict in these bytes; `None`: they are not one.
+    /// Decodes a verdict; `None` if the outcome is unknown.
     pub fn decode(bytes: &[u8; VERDICT_BYTES]) -> Option<Self> {
         let (byte, proof) = bytes.split_first()?;
         Some(Self { outcome: Outcome::from_code(*byte)?, proof: proof.try_into().ok()? })

@@ -25,13 +25,13 @@ impl<'a> Frame<'a> {
         self.header.opcode
     }
 
-    /// The four bytes that the response repeats.
+    /// The opaque, which the response repeats.
     #[inline]
     pub fn opaque(&self) -> Opaque {
         self.header.opaque
     }
 
-    /// The operation that the frame asks for, by its magic and its opcode; the body is not read yet.
+    /// The class of the frame, by its magic byte and its opcode. The body is not read.
     #[inline]
     pub fn class(&self) -> FrameClass {
         if self.header.magic != REQUEST_MAGIC {
@@ -45,8 +45,8 @@ impl<'a> Frame<'a> {
         class.unwrap_or(FrameClass::Unknown(Status::UnknownCommand))
     }
 
-    /// Reads a request of the class [`FrameClass::Plain`]. A frame that is not a valid one gives the status to answer
-    /// with. Bytes of the body beyond those that the operation defines are ignored, as in yrmcds.
+    /// Decodes a request of the class [`FrameClass::Plain`]. If it is not valid, the error is the status of the
+    /// response. Further bytes after those that the operation defines are ignored, as in yrmcds.
     #[inline]
     pub fn parse(&self) -> Result<Request<'a>, Status> {
         match self.class() {
@@ -56,9 +56,9 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Reads a request of the class [`FrameClass::Extended`] (`docs/protocol.md`, "Extended operations"). It is separate
-    /// from [`Self::parse`] because an extended request is larger, and plain requests must not pay for that. A frame that
-    /// is not a valid extended request gives the status to answer with.
+    /// Decodes a request of the class [`FrameClass::Extended`] (`docs/protocol.md`, "Extended operations"). If it is
+    /// not valid, the error is the status of the response. This is separate from [`Self::parse`] because an extended
+    /// request is larger, and plain requests must not pay for that.
     #[cold]
     pub fn parse_extended(&self) -> Result<Extended<'a>, Status> {
         match self.class() {
@@ -68,8 +68,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Reads a request of the class [`FrameClass::Sysv`] (`docs/protocol.md`, "System V semaphores"). A frame that is not
-    /// a valid one gives the status to answer with.
+    /// Decodes a request of the class [`FrameClass::Sysv`] (`docs/protocol.md`, "System V semaphores"). If it is not
+    /// valid, the error is the status of the response.
     #[cold]
     pub fn parse_sysv(&self) -> Result<SysvRequest<'a>, Status> {
         match self.class() {
@@ -80,22 +80,21 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The operation that a frame asks for, as far as its header tells.
+/// The operation of a frame, by its header, and the method that decodes the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameClass {
-    /// An operation of yrmcds' two documents, to be read by [`Frame::parse`].
+    /// An operation of yrmcds' two documents; [`Frame::parse`] decodes it.
     Plain(Opcode),
-    /// An extended operation, to be read by [`Frame::parse_extended`].
+    /// An extended operation; [`Frame::parse_extended`] decodes it.
     Extended(ExtendedOpcode),
-    /// An operation of System V semaphores, to be read by [`Frame::parse_sysv`].
+    /// An operation of System V semaphores; [`Frame::parse_sysv`] decodes it.
     Sysv(SysvOpcode),
-    /// No operation of this server, with the status to answer with.
+    /// Not an operation of this server; the status of the response.
     Unknown(Status),
 }
 
 requests! {
-    /// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX) bytes, any bytes; amounts are
-    /// numbers of resources.
+    /// A request of yrmcds' two documents. Names are 1 to [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX) arbitrary bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Request<'a>: Opcode {
         /// Does nothing.

@@ -12,7 +12,7 @@ use signalbox_model::Status;
 pub enum Response<'a> {
     /// Success without a body; also the end of a Dump.
     Done,
-    /// Success with a number of resources: those that Acquire acquired, or the value that Get read.
+    /// Success with a number of resources: those that an Acquire acquired, or the value of a Get.
     Resources(u32),
     /// One name of a Dump.
     Entry(DumpEntry<&'a [u8]>),
@@ -113,12 +113,12 @@ pub struct Statistic {
 pub struct BodyError;
 
 impl ResponseFrame {
-    /// A body that is one part.
+    /// Decodes a body that is one part.
     pub(super) fn part<'a, T: Part<'a>>(&'a self) -> Result<T, BodyError> {
         T::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// An entry of a list; `None` at its end, which is a response without a body.
+    /// Decodes an entry of a list; `None` at its end, which is a response without a body.
     pub(super) fn entry<T>(&self, read: impl FnOnce(&Bytes) -> Option<T>) -> Result<Option<T>, BodyError> {
         if self.body.is_empty() {
             return Ok(None);

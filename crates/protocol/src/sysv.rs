@@ -15,7 +15,7 @@ use signalbox_model::{Milliseconds, RequestIds, SessionKey, Status, codes};
 /// The most groups of a process (`docs/protocol.md`, "OpenProcess").
 pub const GROUPS_MAX: usize = 1024;
 
-/// Stands for a wait without an end.
+/// The time that means to wait without a limit.
 pub const WAIT_FOREVER_MS: u32 = u32::MAX;
 
 /// The bytes of one operation of a list.
@@ -24,11 +24,11 @@ const OPERATION_BYTES: usize = 6;
 codes! {
     /// The operations on semaphore sets, with their codes (`docs/protocol.md`, "System V semaphores").
     pub enum SysvOpcode: u8 {
-        /// Makes a process, the owner of adjustments.
+        /// Opens a process, the owner of adjustments.
         OpenProcess = 0x60,
-        /// Continues a process on this connection.
+        /// Attaches a process to this connection.
         AttachProcess = 0x61,
-        /// Keeps a process for a while although its connections end.
+        /// Keeps a process for a time after its connections end.
         KeepProcess = 0x62,
         /// Finds or creates a set.
         SemGet = 0x63,
@@ -56,9 +56,9 @@ requests! {
             pid: u32,
             /// Its user and group.
             caller: Caller,
-            /// Its further groups: at most [`GROUPS_MAX`].
+            /// Its supplementary groups: at most [`GROUPS_MAX`].
             groups: Vec<u32>,
-            /// What listings call it.
+            /// The label in listings.
             label: &'a [u8],
         },
         /// "AttachProcess".
@@ -77,24 +77,25 @@ requests! {
         SemGet {
             /// The numbers of the request.
             ids: RequestIds,
-            /// The user and group that ask.
+            /// The user and group of the caller.
             caller: Caller,
             /// The set's key; 0 makes a new set.
             key: i32,
             /// The number of semaphores.
             count: u32,
-            /// [`IPC_CREAT`](signalbox_model::sysv::IPC_CREAT), [`IPC_EXCL`](signalbox_model::sysv::IPC_EXCL) and the nine bits of the mode.
+            /// [`IPC_CREAT`](signalbox_model::sysv::IPC_CREAT), [`IPC_EXCL`](signalbox_model::sysv::IPC_EXCL) and the
+            /// nine bits of the mode.
             flags: u32,
         },
         /// "SemOp".
         SemOp {
             /// The numbers of the request.
             ids: RequestIds,
-            /// The user and group that ask.
+            /// The user and group of the caller.
             caller: Caller,
             /// The set.
             set: SetId,
-            /// How long to wait; [`WAIT_FOREVER_MS`]: without an end.
+            /// How long to wait, in milliseconds; [`WAIT_FOREVER_MS`]: without a limit.
             wait_ms: u32,
             /// The operations.
             operations: Operations<'a>,
@@ -103,11 +104,11 @@ requests! {
         SemCtl {
             /// The numbers of the request.
             ids: RequestIds,
-            /// The user and group that ask.
+            /// The user and group of the caller.
             caller: Caller,
             /// The set.
             set: SetId,
-            /// What to do.
+            /// The command.
             command: SetCommand,
         },
         /// "ListSets".
@@ -132,12 +133,12 @@ impl<'a> SysvRequest<'a> {
     }
 }
 
-/// A list of operations, as on the wire.
+/// An encoded list of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations<'a>(&'a [u8]);
 
 impl<'a> Operations<'a> {
-    /// Encodes operations into `bytes`. `None`: they are more than fit on the wire.
+    /// Encodes operations into `bytes`; `None` if there are more than 65535.
     pub fn encode(operations: &[Operation], bytes: &'a mut Vec<u8>) -> Option<Self> {
         u16::try_from(operations.len()).ok()?;
         bytes.clear();
@@ -145,7 +146,7 @@ impl<'a> Operations<'a> {
         Some(Self(bytes))
     }
 
-    /// The operations. Flags without a meaning are left out.
+    /// The decoded operations, without unknown flags.
     pub fn iter(self) -> impl Iterator<Item = Operation> + 'a {
         let operation = |[n1, n2, c1, c2, f1, f2]: &[u8; OPERATION_BYTES]| Operation {
             number: u16::from_be_bytes([*n1, *n2]),
@@ -155,13 +156,13 @@ impl<'a> Operations<'a> {
         self.0.as_chunks().0.iter().map(operation)
     }
 
-    /// How many operations there are.
+    /// The number of operations.
     pub fn count(self) -> usize {
         self.0.len() / OPERATION_BYTES
     }
 }
 
-/// Groups.
+/// The number of groups, and the groups.
 impl Part<'_> for Vec<u32> {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let count = fields.length().filter(|count| *count <= GROUPS_MAX)?;
@@ -302,7 +303,7 @@ impl Part<'_> for ListedSet {
     }
 }
 
-/// A text.
+/// A text, as for `&[u8]`.
 impl Part<'_> for Box<[u8]> {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         fields.text().map(Self::from)
@@ -327,7 +328,7 @@ fn compose_success(
     Header::response(opcode.code(), Status::NoError, opaque).compose_before(out, compose_body);
 }
 
-/// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
+/// Appends the response to a SemGet, SemOp or SemCtl with this opcode and opaque.
 pub fn compose_call(
     result: &Result<SetAnswer, Errno>,
     opcode: SysvOpcode,
@@ -349,57 +350,58 @@ pub fn compose_call(
     });
 }
 
-/// Appends the frame that answers OpenProcess.
+/// Appends the response to OpenProcess.
 pub fn compose_opened_process(opened: &OpenedProcess, opaque: Opaque, out: &mut Vec<u8>) {
     compose_success(SysvOpcode::OpenProcess, opaque, out, |out| opened.compose(out));
 }
 
-/// Appends the frame of an entry of ListSets.
+/// Appends one entry of the response to ListSets.
 pub fn compose_listed_set(listed: &ListedSet, opaque: Opaque, out: &mut Vec<u8>) {
     compose_success(SysvOpcode::ListSets, opaque, out, |out| listed.compose(out));
 }
 
-/// Appends the frame of an entry of ListUsers.
+/// Appends one entry of the response to ListUsers.
 ///
 /// # Panics
-/// If the label or the operations are more than 65535.
+/// If the label is longer than 65535 bytes, or there are more than 65535 operations.
 pub fn compose_listed_user(listed: &ListedUser, opaque: Opaque, out: &mut Vec<u8>) {
     compose_success(SysvOpcode::ListUsers, opaque, out, |out| listed.compose(out));
 }
 
-/// Decoding of responses whose status is success. A body without bytes ends a listing.
+/// Decodes the bodies of responses whose status is success. Each method fails with [`BodyError`] if the body is
+/// malformed.
 impl ResponseFrame {
-    /// The answer to OpenProcess.
+    /// The response to OpenProcess.
     pub fn opened_process(&self) -> Result<OpenedProcess, BodyError> {
         self.part()
     }
 
-    /// The answer to SemOp, or to a command of SemCtl that changes a set.
+    /// The response to SemOp, or to a command of SemCtl that changes a set.
     pub fn call_done(&self) -> Result<Result<(), Errno>, BodyError> {
         self.call(|_| Some(()))
     }
 
-    /// The answer to SemGet: the set's id, and how many semaphores it has.
+    /// The response to SemGet: the set's id and its number of semaphores.
     pub fn call_set(&self) -> Result<Result<(SetId, u32), Errno>, BodyError> {
         self.call(|fields| Some((Part::read(fields)?, fields.u32()?)))
     }
 
-    /// The answer to a command of SemCtl that reads a number.
+    /// The response to a command of SemCtl that reads a number.
     pub fn call_number(&self) -> Result<Result<u32, Errno>, BodyError> {
         self.call(Fields::u32)
     }
 
-    /// The answer to GetAll.
+    /// The response to a SemCtl with [`SetCommand::GetAll`].
     pub fn call_values(&self) -> Result<Result<Vec<u16>, Errno>, BodyError> {
         self.call(|fields| <Box<[u16]>>::read(fields).map(Vec::from))
     }
 
-    /// The answer to Stat.
+    /// The response to a SemCtl with [`SetCommand::Stat`].
     pub fn call_stat(&self) -> Result<Result<SetStat, Errno>, BodyError> {
         self.call(SetStat::read)
     }
 
-    /// The error of a call that failed, or what follows in the body of one that succeeded.
+    /// Decodes the error of a call that failed, or, by `read`, the result of a call that succeeded.
     fn call<'a, T>(
         &'a self,
         read: impl FnOnce(&mut Fields<'a>) -> Option<T>,
@@ -412,12 +414,12 @@ impl ResponseFrame {
         }
     }
 
-    /// An entry of ListSets; `None`: there are no more.
+    /// One entry of the response to ListSets; `None` at the end of the list.
     pub fn listed_set(&self) -> Result<Option<ListedSet>, BodyError> {
         self.entry(|body| ListedSet::read(&mut Fields::new(body)))
     }
 
-    /// An entry of ListUsers; `None`: there are no more.
+    /// One entry of the response to ListUsers; `None` at the end of the list.
     pub fn listed_user(&self) -> Result<Option<ListedUser>, BodyError> {
         self.entry(|body| ListedUser::read(&mut Fields::new(body)))
     }

@@ -27,7 +27,7 @@ pub(super) fn check(claim: &Claim<'_>) -> Result<(), ClaimsError> {
     }
 }
 
-/// Why claims cannot be requested: they break a rule of the protocol (`docs/protocol.md`, "AcquireAll").
+/// A rule of the protocol that claims break (`docs/protocol.md`, "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClaimsError {
     /// There are no claims, or too many.
@@ -52,7 +52,7 @@ pub enum ClaimsError {
         /// The number of resources that is requested.
         resources: u32,
     },
-    /// The claims of a shared request are others than one resource of a maximum of 1.
+    /// A shared request does not claim just one resource of one name, with a maximum of 1 and without a slot.
     #[error(
         "a shared request is for one resource of one name with a maximum of 1, and for no particular slot"
     )]
@@ -85,13 +85,13 @@ const PLACE_BYTES: usize = 24;
 /// The bytes of a row: resources, maximum, namespace, flags, the name's length.
 const ROW_BYTES: usize = 12;
 
-/// The bit of a claim's flags for a slot, which follows the names.
+/// The bit of a claim's flags: the claim has a slot, which follows the names.
 pub(super) const FLAG_SLOT: u8 = 1;
 
-/// The bit of a request's flags for a place, which comes last.
+/// The bit of a request's flags: the request has a place, which is its last field.
 pub(super) const FLAG_PLACE: u8 = 2;
 
-/// The bit of a request's flags for one of a single flight.
+/// The bit of a request's flags: the request is part of a single flight.
 pub(super) const FLAG_SHARED: u8 = 4;
 
 /// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
@@ -118,28 +118,28 @@ impl<'a> Claims<'a> {
         // Sorted, because comparing each with each would be slow for long names with common prefixes.
         let mut sorted: Vec<_> = list.iter().map(|claim| (claim.name, claim.namespace)).collect();
         sorted.sort_unstable();
-        // A name that is resolved may turn out to be of either kind.
-        let is_same = |(name, kind): (&[u8], Option<Namespace>), (other, other_kind)| {
-            name == other && (kind == other_kind || kind.is_none())
+        // A name that the server resolves may be in either namespace.
+        let is_same = |(name, namespace): (&[u8], Option<Namespace>), (other, other_namespace)| {
+            name == other && (namespace == other_namespace || namespace.is_none())
         };
         let repeated = sorted.windows(2).any(|pair| is_same(pair[0], pair[1]));
         if repeated { Err(ClaimsError::Repeated) } else { Ok(claims) }
     }
 
-    /// The bytes of an AcquireAll's body without a place.
+    /// The length of an AcquireAll's body without a place, in bytes.
     fn body_bytes(&self) -> usize {
         let row_bytes =
             |claim: &Claim<'_>| ROW_BYTES + claim.name.len() + 2 * usize::from(claim.slot.is_some());
         FIXED_BYTES + self.iter().map(row_bytes).sum::<usize>()
     }
 
-    /// Whether a request with these claims has room for a place too. Without one, it waits as a new one.
+    /// Returns whether a request with these claims has room for a place. Without a place, it waits as a new request.
     pub fn has_room_for_place(&self) -> bool {
         self.body_bytes() + PLACE_BYTES <= REQUEST_BODY_BYTES_MAX
     }
 
     /// Decodes the claims of a body: the count, a reserved byte and the flags of the request, the rows, the names and the
-    /// slots; `None` if a rule is broken. Returns also the flags.
+    /// slots. Returns the claims and the flags; `None` if a rule is broken.
     pub(super) fn read(fields: &mut Fields<'a>) -> Option<(Self, u8)> {
         let count = fields.length().filter(|count| *count <= ACQUIRE_ALL_NAMES_MAX)?;
         let [_, flags] = fields.array()?;
@@ -181,7 +181,7 @@ impl<'a> Deref for Claims<'a> {
     }
 }
 
-/// The code in place of a namespace: the server resolves the name.
+/// The code of no namespace: the server resolves the name.
 const RESOLVE: u8 = 2;
 
 /// The code of a namespace, or of a name that the server resolves.
@@ -189,7 +189,7 @@ pub(super) fn namespace_code(namespace: Option<Namespace>) -> u8 {
     namespace.map_or(RESOLVE, Namespace::code)
 }
 
-/// A namespace, or `None` for a name that the server resolves, by its code; an outer `None` for other codes.
+/// The namespace with this code. The inner `None` is for a name that the server resolves, the outer for unknown codes.
 pub(super) fn read_namespace(code: u8) -> Option<Option<Namespace>> {
     if code == RESOLVE { Some(None) } else { Namespace::from_code(code).map(Some) }
 }

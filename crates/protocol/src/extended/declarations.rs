@@ -8,7 +8,7 @@ use crate::header::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
 use crate::layout::{Fields, length_of};
 use signalbox_model::Declaration;
 
-/// Why semaphores cannot be declared: the declarations break a rule of the protocol (`docs/protocol.md`, "Declare").
+/// A rule of the protocol that declarations break (`docs/protocol.md`, "Declare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DeclarationError {
     /// There are no declarations, or too many.
@@ -57,7 +57,7 @@ const FIXED_BYTES: usize = 24;
 /// The bytes of a row: capacity, flags, the label's length, the name's length.
 const ROW_BYTES: usize = 8;
 
-/// The bit of a row's flags for numbered slots.
+/// The bit of a row's flags: the semaphore has numbered slots.
 const FLAG_NUMBERED: u8 = 1;
 
 /// Checks the declarations of one Declare (`docs/protocol.md`, "Declare"): 1 to [`DECLARATIONS_MAX`], with different names.

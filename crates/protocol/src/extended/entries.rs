@@ -1,5 +1,4 @@
-//! Entries of listings, events, and lists of slots: what responses have texts or slots of (`docs/protocol.md`, "Extended
-//! operations").
+//! The encoding of entries of listings, of events, and of lists of slots (`docs/protocol.md`, "Extended operations").
 
 use bytes::{BufMut, Bytes};
 

@@ -1,4 +1,4 @@
-//! What Hello and requests that wait carry.
+//! Fields of Hello, and of requests that wait.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use bytes::BufMut;
 use crate::layout::{Fields, NO_NUMBER, Part, parts_in_order};
 use signalbox_model::Milliseconds;
 
-/// A token in Hello (`docs/protocol.md`, "Hello"); empty: none. `Debug` does not show it.
+/// The token in a Hello (`docs/protocol.md`, "Hello"); empty if there is none. `Debug` does not show it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Credentials<'a>(pub &'a [u8]);
 
@@ -43,7 +43,7 @@ impl Features {
     pub const SYSV: Self = Self(1 << 7);
     /// Places of waiting requests, which survive a restart. In a Hello, the client asks to be told them.
     pub const PLACES: Self = Self(1 << 8);
-    /// The server leads a cluster: what it says of sessions is true of all nodes.
+    /// The server leads a cluster. Its sessions are those of all nodes.
     pub const CLUSTER: Self = Self(1 << 9);
     /// Sessions and RevokeClient.
     pub const SESSIONS: Self = Self(1 << 10);
@@ -52,12 +52,12 @@ impl Features {
     /// Where, and the notice Moved.
     pub const WHERE: Self = Self(1 << 12);
 
-    /// The features of both sets.
+    /// Returns the features of both sets.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether the set contains all of the others.
+    /// Returns whether the set contains all of the others.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
@@ -68,9 +68,10 @@ impl Features {
 pub enum Wait {
     /// It is granted at once or refused.
     NotAtAll,
-    /// This long. The server decodes 0 as [`Self::NotAtAll`]; the longest span is encoded as one millisecond less.
+    /// It waits up to this long. The server decodes 0 as [`Self::NotAtAll`]; the longest span is encoded as one
+    /// millisecond less.
     UpTo(Milliseconds),
-    /// As long as the server's default.
+    /// It waits up to the server's default.
     ServerDefault,
 }
 
@@ -92,7 +93,7 @@ impl Part<'_> for Wait {
     }
 }
 
-/// How a request waits that cannot be granted at once (`docs/protocol.md`, "AcquireGrant").
+/// How a request waits if it cannot be granted at once (`docs/protocol.md`, "AcquireGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
     /// How long it waits.

@@ -34,7 +34,7 @@ pub const HELD_SESSIONS_MAX: usize = 1024;
 /// (`docs/protocol.md`, "Declare").
 pub const NUMBERED_CAPACITY_MAX: u32 = 1 << 16;
 
-/// The label; `None` if it is too long.
+/// Returns the label, or `None` if it is too long.
 fn checked_label(label: &[u8]) -> Option<&[u8]> {
     (label.len() <= LABEL_BYTES_MAX).then_some(label)
 }

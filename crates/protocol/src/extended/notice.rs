@@ -1,5 +1,4 @@
-//! What a server says of itself and of what a connection holds: notices, and where clients reach the nodes of a cluster
-//! (`docs/protocol.md`, "Notices" and "Where").
+//! Notices, and the addresses of the nodes of a cluster (`docs/protocol.md`, "Notices" and "Where").
 
 use bytes::BufMut;
 
@@ -7,12 +6,13 @@ use crate::header::Opaque;
 use crate::layout::{Fields, Part, length_of, parts_in_order};
 use signalbox_model::{GrantId, Milliseconds, Notice};
 
-/// When a grant or a session ends that is being revoked.
+/// When a grant or session that is being revoked ends: a time after the server received a request of the same
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// A request of the same connection.
+    /// The request.
     pub request: Opaque,
-    /// This long after the server received the request.
+    /// The time from its receipt to the end.
     pub after: Milliseconds,
 }
 
@@ -58,11 +58,11 @@ pub(super) fn read_notice(fields: &mut Fields<'_>) -> Option<Option<ReceivedNoti
 /// The most addresses of a list.
 const ADDRESSES_MAX: usize = 64;
 
-/// The connection is relayed by another node.
+/// The bit of the flags of a Where: another node relays the connection.
 const FLAG_RELAYED: u8 = 1 << 0;
 
-/// The nodes of a cluster (`docs/protocol.md`, "Where"). Addresses are `HOST:PORT`, of the port for the kind of names that the
-/// connection's port is for.
+/// The nodes of a cluster (`docs/protocol.md`, "Where"). An address is `HOST:PORT`, of the port for the same namespace
+/// as the connection's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whereabouts<A> {
     /// The number of the leader's term.
@@ -71,9 +71,9 @@ pub struct Whereabouts<A> {
     pub renew_deadline: Milliseconds,
     /// Whether another node relays this connection to the leader.
     pub is_relayed: bool,
-    /// Where clients reach the leader; empty: it is not known.
+    /// The addresses of the leader for clients; empty if they are not known.
     pub leader: A,
-    /// Where they reach the other nodes.
+    /// The addresses of the other nodes for clients.
     pub others: A,
 }
 
@@ -82,7 +82,7 @@ pub struct Whereabouts<A> {
 pub struct Moved<A> {
     /// The epoch that ends.
     pub epoch: u32,
-    /// Where clients reach that node; if it is not known yet, every node that may be it.
+    /// The addresses of that node for clients or, if it is not known yet, those of each node that may be it.
     pub addresses: A,
 }
 

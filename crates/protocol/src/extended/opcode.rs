@@ -64,7 +64,7 @@ codes! {
         AwaitIdle = 0x53,
         /// Lists the declared semaphores.
         List = 0x54,
-        /// Pauses a declared semaphore, or resumes it.
+        /// Pauses or resumes a declared semaphore.
         Pause = 0x55,
         /// Takes a slot of a declared semaphore out of service, or puts it back.
         SetSlot = 0x56,
@@ -74,7 +74,7 @@ codes! {
 }
 
 impl ExtendedOpcode {
-    /// The opcode of an operation.
+    /// Returns the opcode of an operation.
     pub fn of(operation: &Operation<'_>) -> Self {
         match operation {
             Operation::Declare { .. } => Self::Declare,

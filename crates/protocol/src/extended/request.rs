@@ -25,9 +25,9 @@ pub enum Extended<'a> {
         version: u32,
         /// The label of the connection's session in listings.
         label: &'a [u8],
-        /// The client's token; empty: it shows none.
+        /// The client's token.
         credentials: Credentials<'a>,
-        /// What the client wants of the server: [`Features::PLACES`] or nothing.
+        /// The features that the client asks for: [`Features::PLACES`] or nothing.
         features: Features,
     },
     /// "OpenSession".
@@ -36,7 +36,7 @@ pub enum Extended<'a> {
         ttl: Option<Milliseconds>,
         /// The label of the session in listings.
         label: &'a [u8],
-        /// The key of the session, which makes the request safe to repeat; `None`: the server makes one.
+        /// The key of the session, which makes the request safe to repeat; `None`: the server generates one.
         key: Option<SessionKey>,
     },
     /// "AttachSession".
@@ -60,11 +60,11 @@ pub enum Extended<'a> {
         ids: RequestIds,
         /// The resources to acquire.
         claim: Claim<'a>,
-        /// How long to wait, and in how long a queue.
+        /// How long to wait, and how long the queue may be.
         queueing: Queueing,
-        /// The place that the request was told before a restart.
+        /// The place that the request had before a restart, if it is repeated.
         place: Option<Place>,
-        /// Whether it is one of a single flight. Then [`Claim::can_be_shared`] is true of the claim.
+        /// Whether the request is part of a single flight. If so, [`Claim::can_be_shared`] is true of the claim.
         is_shared: bool,
     },
     /// "ReleaseGrant".
@@ -82,11 +82,11 @@ pub enum Extended<'a> {
     AcquireAll {
         /// The numbers of the request.
         ids: RequestIds,
-        /// How long to wait, and in how long a queue.
+        /// How long to wait, and how long the queue may be.
         queueing: Queueing,
         /// The resources to acquire.
         claims: Claims<'a>,
-        /// The place that the request was told before a restart.
+        /// The place that the request had before a restart, if it is repeated.
         place: Option<Place>,
     },
     /// "VerifyGrant".
@@ -96,28 +96,28 @@ pub enum Extended<'a> {
     },
     /// "MayAdminister".
     MayAdminister {
-        /// The kind of the name.
+        /// The namespace of the name.
         namespace: Namespace,
         /// The name, which does not have to exist.
         name: &'a [u8],
     },
     /// "Holders".
     Holders {
-        /// The kind of the name.
+        /// The namespace of the name.
         namespace: Namespace,
         /// The name whose holders are listed.
         name: &'a [u8],
     },
     /// "Waiters".
     Waiters {
-        /// The kind of the name.
+        /// The namespace of the name.
         namespace: Namespace,
         /// The name whose waiters are listed.
         name: &'a [u8],
     },
     /// "Watch".
     Watch {
-        /// The kind of the names.
+        /// The namespace of the names.
         namespace: Namespace,
         /// The names to watch.
         scope: Scope<&'a [u8]>,
@@ -129,7 +129,7 @@ pub enum Extended<'a> {
     },
     /// "Inspect".
     Inspect {
-        /// The kind of the name; `None`: the server resolves the name.
+        /// The namespace of the name; `None`: the server resolves the name.
         namespace: Option<Namespace>,
         /// The name.
         name: &'a [u8],
@@ -143,10 +143,10 @@ pub enum Extended<'a> {
     },
     /// "Export".
     Export,
-    /// A change by an administrator: the section of the operation.
+    /// A change by an administrator. Its section has the name of the operation.
     Change {
-        /// The numbers of the request. DeleteCounter, CancelWaiting, RevokeClient and RevokeIdentity have none on the wire:
-        /// repeating them changes nothing more.
+        /// The numbers of the request. DeleteCounter, CancelWaiting, RevokeClient and RevokeIdentity have no numbers on
+        /// the wire, because repeating them changes nothing more.
         ids: RequestIds,
         /// The change.
         operation: Operation<'a>,
@@ -157,7 +157,7 @@ pub enum Extended<'a> {
         wait: Wait,
         /// What to wait for. Only semaphores have slots.
         until: Idle,
-        /// The kind of the name.
+        /// The namespace of the name.
         namespace: Namespace,
         /// The name.
         name: &'a [u8],
@@ -178,10 +178,10 @@ pub enum WaitingRequest {
     Opaque(Opaque),
 }
 
-/// The bit of a Watch's flags for a prefix.
+/// The bit of a Watch's flags: the name is a prefix.
 const FLAG_PREFIX: u8 = 1;
 
-/// The bit of a ReleaseGrant's flags for work that is done.
+/// The bit of a ReleaseGrant's flags: the work of its single flight is done.
 const FLAG_DONE: u8 = 1;
 
 impl<'a> Extended<'a> {
@@ -307,7 +307,7 @@ impl<'a> Extended<'a> {
         })
     }
 
-    /// The operation of the request.
+    /// The opcode of the request.
     pub fn opcode(&self) -> ExtendedOpcode {
         match self {
             Self::Hello { .. } => ExtendedOpcode::Hello,
@@ -445,7 +445,7 @@ impl<'a> Extended<'a> {
     }
 }
 
-/// Decodes the place of a request with these flags, if it has one.
+/// Decodes the place of a request, if the flags state one; an outer `None` if it is malformed.
 fn read_place(flags: u8, fields: &mut Fields<'_>) -> Option<Option<Place>> {
     if flags & FLAG_PLACE == 0 { Some(None) } else { Place::read(fields).map(Some) }
 }
@@ -461,14 +461,14 @@ fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
     Some((namespace, fields.name()?))
 }
 
-/// Encodes a namespace, or `None` for a name that the server resolves, a byte that has flags or is reserved, and a name.
+/// Encodes a namespace (`None` for a name that the server resolves), a byte of flags, or a reserved one, and a name.
 fn put_name(namespace: impl Into<Option<Namespace>>, flags: u8, name: &[u8], out: &mut Vec<u8>) {
     out.put_u8(namespace_code(namespace.into()));
     out.put_u8(flags);
     name.compose(out);
 }
 
-/// Whether the bodies of an operation begin with request ids.
+/// Returns whether the body of an operation begins with request ids.
 fn has_ids(opcode: ExtendedOpcode) -> bool {
     !matches!(
         opcode,

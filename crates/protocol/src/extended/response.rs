@@ -20,10 +20,10 @@ use signalbox_model::{
 /// One response to an extended request, an event or a notice (`docs/protocol.md`, the section of each operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtendedResponse<'a> {
-    /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
+    /// A response of yrmcds' protocols: success without a body, which also ends a listing, or a failure.
     Plain(Response<'a>),
-    /// A refusal with its status. The text names the limit of `Limit reached`, the capacity of `Maximum too small`, and why a
-    /// token is not accepted.
+    /// A refusal with its status. The text states the limit of `Limit reached`, the capacity of `Maximum too small`,
+    /// and why a token is not accepted.
     Refused(Refusal),
     /// The response to Hello.
     Hello(HelloAnswer),
@@ -47,7 +47,8 @@ pub enum ExtendedResponse<'a> {
     SessionEntry(SessionEntry<&'a [u8]>),
     /// One entry of the response to Held.
     HeldEntry(HeldEntry<&'a [u8], &'a [u16]>),
-    /// The response to RevokeClient, RevokeIdentity and CancelWaiting: how many sessions were revoked, or requests canceled.
+    /// The response to RevokeClient, RevokeIdentity and CancelWaiting: the number of revoked sessions or canceled
+    /// requests.
     Count(u64),
     /// A part of the response to Export; not empty.
     ExportPart(&'a [u8]),
@@ -55,11 +56,11 @@ pub enum ExtendedResponse<'a> {
     Declared(&'a [DeclaredState]),
     /// The response to Resize, Pause and SetSlot.
     Resized(DeclaredState),
-    /// The response to AwaitIdle: the resources that are in use.
+    /// The response to AwaitIdle: the number of resources in use.
     InUse(u32),
     /// One entry of the response to List.
     DeclaredEntry(DeclaredEntry<&'a [u8], &'a [u16]>),
-    /// An event of a Watch, under the Watch's opaque, with its number: from 1 and without gaps.
+    /// An event of a Watch, under the Watch's opaque. Events are numbered from 1, without gaps.
     Event(u64, Event<&'a [u8]>),
     /// A notice, under the opcode and opaque of Hello.
     Notice(Notice<End, Moved<&'a [String]>>),
@@ -179,7 +180,7 @@ pub struct OpenedSession {
 pub struct Granted<S> {
     /// The id of the grant.
     pub grant: GrantId,
-    /// The number of resources: as many as were requested.
+    /// The number of resources, as requested.
     pub resources: u32,
     /// The semaphore's actual capacity, or the counter's maximum as requested.
     pub capacity: u32,
@@ -222,7 +223,8 @@ pub struct AllGranted<C, S> {
     pub ttl_left: TtlLeft,
     /// [`Granted::capacity`] of each name, in the order of the request.
     pub capacities: C,
-    /// [`Granted::slots`] of each name, in the order of the request. A list to be encoded may be shorter: the other names have no slots.
+    /// [`Granted::slots`] of each name, in the order of the request. A list to be encoded may be shorter: the other
+    /// names have no slots.
     pub slots: S,
 }
 
@@ -342,24 +344,24 @@ impl ResponseFrame {
         Ok((!self.body.is_empty()).then(|| self.body.clone()))
     }
 
-    /// The limit of a response with the status [`Status::LimitReached`]; `None` if the server did not name it, or names
-    /// one that this client does not know.
+    /// The limit of a response with the status [`Status::LimitReached`]; `None` if the server does not state it, or
+    /// states one that this client does not know.
     pub fn reached_limit(&self) -> Option<ReachedLimit> {
         ReachedLimit::read(str::from_utf8(&self.body).ok()?)
     }
 
-    /// Why the server does not accept the token, in a response with the status [`Status::NotPermitted`]; `None` if it does not
-    /// say so.
+    /// The reason why the server does not accept the token, in a response with the status [`Status::NotPermitted`];
+    /// `None` if it states no such reason.
     pub fn token_refusal(&self) -> Option<TokenRefusal> {
         TokenRefusal::read(str::from_utf8(&self.body).ok()?)
     }
 
-    /// The capacity in a response with the status [`Status::MaximumTooSmall`]; `None` if it names none.
+    /// The capacity in a response with the status [`Status::MaximumTooSmall`]; `None` if it states no capacity.
     pub fn capacity(&self) -> Option<u32> {
         Refusal::read_capacity(str::from_utf8(&self.body).ok()?)
     }
 
-    /// The response to AwaitIdle: the resources that are in use.
+    /// The response to AwaitIdle: the number of resources in use.
     pub fn in_use(&self) -> Result<u32, BodyError> {
         self.part()
     }
