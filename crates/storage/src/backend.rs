@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-/// The methods of a layer for locks, which it passes on to `inner`.
+/// Defines the lock methods of a layer, which forward to `inner`.
 macro_rules! forward_locks {
     () => {
         $crate::backend::forward_locks! {
@@ -97,8 +97,8 @@ impl StorageBackend for FlushGuard {
     forward_locks!();
 }
 
-/// Keeps everything that the engine writes in memory, so that a file can be read, and even repaired in memory, without
-/// being changed.
+/// Keeps in memory what the engine writes, so that a file can be read, and even repaired in memory, without being
+/// changed.
 #[derive(Debug)]
 pub(super) struct CopyOnWrite {
     inner: Arc<dyn StorageBackend>,
@@ -127,7 +127,7 @@ impl CopyOnWrite {
         self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block as the engine sees it; zeros beyond the end of the file.
+    /// Returns a block as the engine sees it, with zeros beyond the end of the file.
     fn block(&self, overlay: &Overlay, number: u64) -> io::Result<Vec<u8>> {
         if let Some(block) = overlay.blocks.get(&number) {
             return Ok(block.clone());
@@ -140,8 +140,8 @@ impl CopyOnWrite {
     }
 }
 
-/// The blocks that a range of bytes covers: the number of each block, the offset of the range in it, and the number of
-/// bytes.
+/// Returns the blocks that a range of bytes covers: the number of each block, the offset of the range in it, and the
+/// number of bytes.
 fn blocks_of(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + bytes as u64;
     (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |number| {

@@ -35,11 +35,11 @@ pub struct Counts {
     pub sessions: u64,
     /// Grants of leased sessions.
     pub grants: u64,
-    /// Cached answers.
+    /// Cached replies.
     pub answers: u64,
     /// Durable System V semaphore sets.
     pub sets: u64,
-    /// Processes that have used them.
+    /// Processes that have used such sets.
     pub processes: u64,
 }
 
@@ -54,7 +54,7 @@ impl Counts {
             Record::Answer(_) => self.answers += 1,
             Record::Sysv(SysvRecord::Set(_)) => self.sets += 1,
             Record::Sysv(SysvRecord::Process(_)) => self.processes += 1,
-            // They belong to a process.
+            // A process has these, and is counted itself.
             Record::Sysv(SysvRecord::Adjustments(_) | SysvRecord::Result(_)) => {}
         }
     }
@@ -108,7 +108,7 @@ pub fn contradictions(records: &[Record]) -> Vec<String> {
     for record in records {
         let title = describe(&record.key());
         let (session, ids) = match record {
-            // Those of semaphore sets are restored below, which finds their contradictions.
+            // `restore_all` finds the contradictions between records of semaphore sets.
             Record::Mark(_) | Record::Session(_) | Record::Sysv(_) | Record::PlaceKey(_) => continue,
             Record::Declaration(semaphore) => (None, vec![semaphore.generation, semaphore.created]),
             Record::Grant(grant) => (Some(grant.session), vec![grant.grant.0]),

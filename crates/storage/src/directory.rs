@@ -21,7 +21,7 @@ const LOCK_FILE_NAME: &str = "signalbox.lock";
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Released with this value, and by the kernel however the process ends.
+    /// Unlocked when this value is dropped, or by the kernel when the process ends.
     lock: Option<File>,
 }
 
@@ -52,7 +52,7 @@ impl Directory {
         let lock_path = path.join(LOCK_FILE_NAME);
         let lock = match File::open(&lock_path) {
             Ok(lock) => Some(lock),
-            // No server has used this directory, or it would have a lock file: it has a copy of a data file.
+            // No server has used this directory, since it has no lock file: the data file in it is a copy.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(unusable(&lock_path)(error)),
         };
@@ -68,7 +68,7 @@ impl Directory {
         self.path.join(FILE_NAME)
     }
 
-    /// Whether the data file exists, whatever its content.
+    /// Returns whether the data file exists, whatever its content.
     pub(super) fn has_file(&self) -> Result<bool, StorageError> {
         let file = self.file();
         // Symbolic links are not followed: a broken link also means that a data file is expected here.
@@ -79,7 +79,7 @@ impl Directory {
         }
     }
 
-    /// Whether the directory has no files except those that this module creates before the data file.
+    /// Returns whether the directory has no files except those that this module creates before the data file.
     pub(super) fn is_empty(&self) -> Result<bool, StorageError> {
         for entry in fs::read_dir(&self.path).map_err(unusable(&self.path))? {
             let name = entry.map_err(unusable(&self.path))?.file_name();
@@ -96,7 +96,8 @@ impl Directory {
         fill: impl FnOnce(&Path, File) -> Result<(), E>,
     ) -> Result<(), E> {
         let new = self.path.join(NEW_FILE_NAME);
-        // Left by a process that ended before it was done. This process holds the lock, so no other one writes it.
+        // A process that was interrupted may have left this file. No other process writes it, because this one has the
+        // lock.
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(&new)(error).into()),
             _ => {}

@@ -5,13 +5,14 @@
 //! crash of the process or the machine, the engine repairs the file when it is opened. A file that was closed properly
 //! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
 //!
-//! Invariant: until the first commit, the file is as it was found, so a server that refuses its records leaves them
-//! unchanged: until then, what the engine writes to repair the file and to note that it is open stays in memory. The first
-//! commit opens the file again to write it, and also stores the new epoch. A commit that was acknowledged is never rolled
-//! back by the engine (`flush_mark`).
+//! Invariants: until the first commit, the file is unchanged, so a server that refuses its records leaves them as they
+//! are. What the engine writes until then, to repair the file and to note that it is open, stays in memory. The first
+//! commit reopens the file for writing, and also stores the new epoch. The engine never rolls back a commit that was
+//! acknowledged (`flush_mark`).
 //!
-//! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The engine may
-//! fail after the changes are on disk; that makes no difference, as the next commit has the same changes.
+//! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The
+//! engine may fail after the changes are on disk; that makes no difference, because the next commit has the same
+//! changes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -52,18 +53,17 @@ pub struct FileStorage {
     medium: Medium,
     flush_failure: FlushFailure,
     epoch: u64,
-    /// Whether the epoch is in the file; until then, the file has the epoch before.
+    /// Whether a successful commit has stored the epoch.
     is_epoch_stored: bool,
     was_repaired: bool,
 }
 
-/// The file, opened.
+/// The open file.
 struct OpenedFile {
     database: Database,
-    /// Whether nothing is written to the file, because nothing was committed yet.
+    /// Whether what the engine writes stays in memory, because nothing was committed yet.
     is_copy: bool,
-    /// Set when this is dropped. What is read from the database afterwards may be of another opening of the file, which
-    /// does not keep the pages of a snapshot.
+    /// Set when this is dropped. Afterwards, the file may be opened and written again, over the pages of a snapshot.
     is_closed: Arc<AtomicBool>,
 }
 
@@ -146,12 +146,12 @@ impl FileStorage {
         })
     }
 
-    /// Whether the file had to be repaired when it was opened, because it had not been closed properly.
+    /// Returns whether the file had to be repaired when it was opened, because it had not been closed properly.
     pub fn was_repaired(&self) -> bool {
         self.was_repaired
     }
 
-    /// Opens the file. Returns also whether it needed a repair.
+    /// Opens the file, and returns whether it needed a repair.
     fn open_file(&mut self, is_copy: bool) -> Result<(OpenedFile, bool), StorageError> {
         let inner = (self.medium)().map_err(unusable(&self.path))?;
         let guard = FlushGuard::new(inner, self.flush_failure.clone());
@@ -165,7 +165,7 @@ impl FileStorage {
         Ok((OpenedFile { database, is_copy, is_closed: Arc::default() }, was_repaired))
     }
 
-    /// Verifies a file that was opened now. A repair has verified everything already.
+    /// Verifies a file that was just opened, unless a repair has verified it.
     fn verified(&self, mut opened: OpenedFile, was_repaired: bool) -> Result<OpenedFile, StorageError> {
         if !was_repaired && let Err(error) = verify(&self.path, &mut opened.database) {
             // After a panic, the engine may panic again when it is closed.
@@ -175,7 +175,8 @@ impl FileStorage {
         Ok(opened)
     }
 
-    /// Takes the file to write it. It is opened again if it is a copy, which was verified, or if a failure closed it.
+    /// Takes the file, open for writing. It is reopened if it is a copy, which was verified already, or if a failure
+    /// closed it.
     fn take_opened(&mut self) -> Result<OpenedFile, CommitError> {
         if let Some(source) = self.flush_failure.get() {
             self.opened = None;
@@ -197,8 +198,8 @@ impl FileStorage {
         }
     }
 
-    /// Makes changes in one transaction. The first one also stores the epoch. Returns the epoch that the file had. If another
-    /// owner has opened it since, nothing is written.
+    /// Makes changes in one transaction; the first one also stores the epoch. Returns the epoch that the file had
+    /// before. If that shows another owner, nothing is written.
     fn transact(&self, opened: &OpenedFile, changes: &[Change]) -> Result<u64, redb::Error> {
         let transaction = begin(&opened.database)?;
         let newest = {
@@ -225,8 +226,8 @@ impl FileStorage {
         Ok(newest)
     }
 
-    /// Whether the file has this epoch unless another owner has opened it. The first commit, which stores this owner's epoch,
-    /// may be in the file although it failed.
+    /// Returns whether a file with the epoch `newest` has no later owner. The first commit stores this owner's epoch;
+    /// it may be in the file even if it failed.
     fn is_own(&self, newest: u64) -> bool {
         newest == self.epoch || (!self.is_epoch_stored && newest + 1 == self.epoch)
     }

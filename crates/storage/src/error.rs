@@ -11,7 +11,7 @@ use std::sync::Once;
 
 use thiserror::Error;
 
-/// Why a store cannot be opened or read.
+/// An error in opening or reading a store.
 #[derive(Debug, Error)]
 pub enum StorageError {
     /// The directory or the file cannot be used.
@@ -79,7 +79,7 @@ pub enum StorageError {
     },
 }
 
-/// Why changes were not made durable.
+/// An error in making changes durable.
 #[derive(Debug, Error)]
 pub enum CommitError {
     /// Another owner has opened the store. Nothing was changed, and this owner can never commit again.
@@ -99,7 +99,7 @@ pub enum CommitError {
     LeadershipLost {
         /// The epoch of this owner.
         epoch: u32,
-        /// What was found.
+        /// The reason for that.
         reason: String,
     },
     /// Flushing to disk failed, now or earlier. It is unknown whether these changes are on disk, and this process
@@ -114,7 +114,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether another owner has the store: what depends on it must no longer be answered.
+    /// Returns whether another owner has the store. If so, requests that depend on it must no longer be answered.
     pub fn is_ownership_lost(&self) -> bool {
         matches!(self, Self::Superseded { .. } | Self::LeadershipLost { .. })
     }
@@ -125,7 +125,7 @@ thread_local! {
     static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a function and catches its panic, without the message that a panic prints; `None`: it has panicked.
+/// Calls a function. If it panics, returns `None`, and the message of the panic is not printed.
 pub(super) fn catch<T>(call: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -142,10 +142,10 @@ pub(super) fn catch<T>(call: impl FnOnce() -> T) -> Option<T> {
     result.ok()
 }
 
-/// In the engine's message about a commit that has the flush mark and cannot be read.
+/// A part of the engine's message about a commit that has the flush mark and cannot be read.
 const COMPLETE_BUT_UNREADABLE: &str = "despite 2-phase commit";
 
-/// Calls the engine on a file that may be damaged: a panic means that it is.
+/// Calls the engine on a file. A panic means that the file is damaged.
 pub(super) fn catch_panics<T, E: Into<redb::Error>>(
     path: &Path,
     call: impl FnOnce() -> Result<T, E>,

@@ -26,7 +26,7 @@ use signalbox_core::{
 };
 use signalbox_model::PlaceKey;
 
-/// Why records were not imported. Nothing was changed.
+/// An error that prevented an import. Nothing was changed.
 #[derive(Debug, Error)]
 pub enum ImportError {
     /// The data directory cannot be used.
@@ -94,7 +94,7 @@ impl<'a> ExportWriter<'a> {
         Self { writer, records: 0, written }
     }
 
-    /// Writes a record. They come in the order of keys.
+    /// Writes a record. Records must be added in the order of keys.
     pub fn add(&mut self, record: Record) {
         if self.written.is_ok() {
             self.records += 1;
@@ -102,7 +102,7 @@ impl<'a> ExportWriter<'a> {
         }
     }
 
-    /// Whether an error occurred, so that nothing more is written.
+    /// Returns whether an error occurred, so that nothing more is written.
     pub fn has_failed(&self) -> bool {
         self.written.is_err()
     }
@@ -244,7 +244,7 @@ impl From<Record> for Line {
 }
 
 impl Line {
-    /// The record of the line; `None`: it is the first or the last one.
+    /// The record of the line; `None` if it is the first or the last line.
     fn record(self) -> Option<Record> {
         Some(match self {
             Self::Export { .. } | Self::End { .. } => return None,

@@ -2,32 +2,32 @@
 //!
 //! The engine keeps two commits and a header that selects one. After an unclean end it uses the older one if it cannot
 //! read the newer one, because a crash may interrupt a commit. But a commit that was acknowledged must not be rolled
-//! back: there, an unreadable part is damage. So after each successful flush this layer writes one byte of the header
-//! again, without another flush. It sets the engine's own bit for "the current commit is complete" (the bit of its
-//! two-phase commit), with which the engine refuses the file instead of using the older commit, and it copies the three
-//! bits that the engine uses into the three bits above, so that a changed bit of this byte is detected too.
+//! back: an unreadable part of it is damage. So after each successful flush this layer rewrites one byte of the header,
+//! without another flush. It sets the engine's own bit for "the current commit is complete" (the bit of its two-phase
+//! commit), with which the engine refuses the file instead of using the older commit. It also copies the three bits
+//! that the engine uses into the three highest bits, so that a changed bit of this byte is detected too.
 //!
-//! The next write of the header by the engine removes the mark; it is on the file of every process that was killed after
-//! it acknowledged a commit. After a loss of power, the mark of the last commits may be missing.
+//! The engine's next write of the header removes the mark. If a process is killed after it acknowledged a commit, the
+//! file has the mark. After a loss of power, the mark of the last commits may be missing.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use redb::StorageBackend;
 
-/// The place in the file of the byte that selects the current commit (redb's "god byte").
+/// The offset in the file of the byte that selects the current commit (redb's "god byte").
 const SELECTOR: u64 = 9;
 /// The bits that the engine uses.
 const ENGINE_BITS: u8 = 0b111;
 /// The engine's bit for a current commit that is complete.
 const COMPLETE: u8 = 0b100;
-/// Where the copy of the engine's bits starts.
+/// The number of the first bit of the copy.
 const COPY_SHIFT: u32 = 5;
 
-/// What the mark of a file says.
+/// The state of the mark of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushMark {
-    /// Not written: a commit was in progress, or the power failed.
+    /// It was not written: a commit was in progress, or the power failed.
     Absent,
     /// The current commit is completely on the disk.
     Present,
@@ -70,7 +70,7 @@ impl FlushMark {
     }
 }
 
-/// The selector with the mark.
+/// Returns the selector with the mark.
 fn mark(selector: u8) -> u8 {
     let bits = selector & ENGINE_BITS | COMPLETE;
     bits | bits << COPY_SHIFT
@@ -89,7 +89,7 @@ impl StorageBackend for FlushMarks {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.inner.read(offset, out)?;
-        if let Some(selector) = at(offset, out.len()).map(|at| &mut out[at]) {
+        if let Some(selector) = selector_index(offset, out.len()).map(|index| &mut out[index]) {
             *selector &= match self.trust {
                 Trust::CurrentCommit => ENGINE_BITS,
                 Trust::AnyCommit => ENGINE_BITS & !COMPLETE,
@@ -115,8 +115,8 @@ impl StorageBackend for FlushMarks {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.inner.write(offset, data)?;
-        if let Some(at) = at(offset, data.len()) {
-            *self.unmarked.lock().unwrap_or_else(PoisonError::into_inner) = Some(data[at]);
+        if let Some(index) = selector_index(offset, data.len()) {
+            *self.unmarked.lock().unwrap_or_else(PoisonError::into_inner) = Some(data[index]);
         }
         Ok(())
     }
@@ -128,8 +128,8 @@ impl StorageBackend for FlushMarks {
     super::backend::forward_locks!();
 }
 
-/// The index of the selector in a range of bytes.
-fn at(offset: u64, bytes: usize) -> Option<usize> {
-    let at = usize::try_from(SELECTOR.checked_sub(offset)?).ok()?;
-    (at < bytes).then_some(at)
+/// Returns the index of the selector in a range of bytes of the file, if it is in the range.
+fn selector_index(offset: u64, bytes: usize) -> Option<usize> {
+    let index = usize::try_from(SELECTOR.checked_sub(offset)?).ok()?;
+    (index < bytes).then_some(index)
 }

@@ -34,7 +34,7 @@ impl Reader {
         Ok(Self { path: path.to_owned(), entries: catch_panics(path, open)? })
     }
 
-    /// The next record, or the error of decoding it; `None` at the end.
+    /// Returns the next record, or the error of decoding it; `None` at the end.
     fn next(&mut self) -> Result<Option<Result<Record, DecodeError>>, StorageError> {
         let next = || loop {
             let Some(entry) = self.entries.next() else { return Ok::<_, redb::Error>(None) };
@@ -87,7 +87,7 @@ impl Snapshot for FileSnapshot {
         loop {
             let next = self.reader.next();
             let path = || self.reader.path.clone();
-            // After the read, because the pages are kept until then.
+            // Checked after the read: the pages of the snapshot were kept at least until the file was closed.
             if self.is_closed.load(Ordering::Acquire) {
                 let source = io::Error::other("it was closed after a failed write");
                 return Err(StorageError::Unusable { path: path(), source });

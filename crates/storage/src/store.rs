@@ -1,4 +1,4 @@
-//! What stores records: [`Storage`], and [`Snapshot`] of all of them; and a store in memory, for tests and simulations.
+//! The interface of a store, [`Storage`] and [`Snapshot`], and a store in memory, for tests and simulations.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use signalbox_core::{BatchLimit, Change, Key, Record};
 
 use super::error::{CommitError, StorageError};
 
-/// The durable records of one scope, owned under one epoch.
+/// A store of durable records, owned under one epoch.
 ///
 /// The epoch is a fencing token: opening a store increments the stored epoch. Only the owner with the highest epoch may
 /// commit; commits of earlier owners fail.
@@ -17,7 +17,7 @@ pub trait Storage: Send {
     /// The epoch under which this owner commits; it is higher than that of every earlier owner.
     fn epoch(&self) -> u64;
 
-    /// How much one batch should have.
+    /// The most changes and bytes that one batch should have.
     fn batch_limit(&self) -> BatchLimit {
         // With more changes, the requests of the batch would wait too long for their answers.
         BatchLimit { changes: 32_768, bytes: 16 << 20 }
@@ -27,8 +27,8 @@ pub trait Storage: Send {
     /// anything cannot be read; the records passed until then are incomplete.
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError>;
 
-    /// All records as they are now, with everything that was committed before. Another thread may read them while this
-    /// owner commits.
+    /// Returns all records as they are now, with everything that was committed before. Another thread may read them
+    /// while this owner commits.
     fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError>;
 
     /// Makes changes durable, in the order given: when this returns, all of them are stored, or none. After a failure
@@ -38,8 +38,8 @@ pub trait Storage: Send {
 
 /// The records of a store as they were at one moment. The store keeps them until this is dropped.
 pub trait Snapshot: Send {
-    /// Passes every record to `each` until it breaks, those of one kind after those of another, so that a session comes
-    /// before its grants. Fails if anything cannot be read; the records passed until then are incomplete.
+    /// Passes every record to `each` until it breaks, grouped by kind, so that a session comes before its grants. Fails
+    /// if anything cannot be read; the records passed until then are incomplete.
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError>;
 
     /// The directory of the store, if the store's file grows while a snapshot exists.
@@ -119,7 +119,7 @@ struct MemorySnapshot(Vec<Record>);
 
 impl Snapshot for MemorySnapshot {
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError> {
-        // Whether it breaks or ends, there is nothing more to do.
+        // If `each` breaks, the rest is not needed.
         let _ = self.0.into_iter().try_for_each(each);
         Ok(())
     }

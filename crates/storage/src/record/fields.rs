@@ -95,7 +95,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Whether there is one, and the field, which is 0 if there is none.
+/// A boolean, and the field, which is 0 if the boolean is false.
 impl<T: Field + Copy + Default + PartialEq> Field for Option<T> {
     fn put(&self, bytes: &mut Vec<u8>) {
         self.is_some().put(bytes);
@@ -106,7 +106,7 @@ impl<T: Field + Copy + Default + PartialEq> Field for Option<T> {
         match (bool::take(bytes)?, T::take(bytes)?) {
             (true, field) => Ok(Some(field)),
             (false, field) if field == T::default() => Ok(None),
-            (false, _) => Err("has a time that it says it does not have"),
+            (false, _) => Err("has a time that is marked as absent"),
         }
     }
 }
@@ -200,7 +200,8 @@ impl Field for PartRecord {
     }
 }
 
-/// Above this number, slots out of service take less as a bit for each possible slot. So many of them can be stored together.
+/// The most slots out of service that are stored as a list. More of them take less space as a bit for each possible
+/// slot.
 const LISTED_SLOTS_MAX: usize = 4_096;
 
 const SLOT_BITS_BYTES: usize = (1 << 16) / 8;
@@ -231,7 +232,7 @@ impl Field for Service {
         if slots_out.len() == count as usize {
             Ok(Self { paused, slots_out })
         } else {
-            Err("has another number of slots out of service")
+            Err("has a wrong number of slots out of service")
         }
     }
 }

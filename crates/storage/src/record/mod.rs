@@ -4,14 +4,14 @@
 //! identify the record. Ids in keys are big-endian, so that the order of the bytes is the order of the numbers, and a session
 //! comes before its grants and answers. A value does not repeat its key: `values!` below has its fields, in their order.
 //!
-//! Numbers are big-endian and as wide as their types; ids and Unix times have 8 bytes, those of sets 4. A list, a label or
-//! the slots of a part begin with a length of 4 bytes; a name in a key takes the rest of the key. What is optional has a
-//! byte that says whether it is there, and is 0 if it is not. `fields` has the layout of everything else. Keys that start
-//! with 0 are metadata of the store.
+//! Numbers are big-endian and as wide as their types; ids and Unix times have 8 bytes, but ids of sets have 4. A list,
+//! a label or the slots of a part begin with a length of 4 bytes; a name in a key takes the rest of the key. An
+//! optional field begins with a byte that says whether it is present, and is 0 if it is not. `fields` has the layout of
+//! everything else. Keys that start with 0 are metadata of the store.
 //!
-//! This is format [`FORMAT`]. A next format needs a number of its own, because a program refuses data of a format that it
-//! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the previous one, so a
-//! program that writes a new format must read and write the previous one as well.
+//! This is format [`FORMAT`]. A changed format needs a new number, because a program refuses data of a format that it
+//! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the previous one, so
+//! a program that writes a new format must read and write the previous one as well.
 
 mod fields;
 
@@ -44,7 +44,7 @@ const ADJUSTMENTS: u8 = 8;
 const RESULT: u8 = 9;
 const PLACE_KEY: u8 = 10;
 
-/// A record whose value has fields; the others are in its key.
+/// A record whose value has the fields that its key does not have.
 trait Value: Sized {
     type Key;
 
@@ -53,7 +53,7 @@ trait Value: Sized {
     fn take_value(key: Self::Key, bytes: &mut &[u8]) -> DecodeResult<Self>;
 }
 
-/// A part of a value.
+/// A value without a key is a field of another value.
 impl<T: Value<Key = ()>> Field for T {
     fn put(&self, bytes: &mut Vec<u8>) {
         self.put_value(bytes);
@@ -206,7 +206,7 @@ fn end(rest: &[u8]) -> DecodeResult<()> {
     if rest.is_empty() { Ok(()) } else { Err("has extra bytes at its end") }
 }
 
-/// A description of a key for messages.
+/// Describes a key in messages.
 pub(super) fn describe(key: &Key) -> String {
     match key {
         Key::Mark => "the highest reserved id".to_owned(),
