@@ -1,9 +1,9 @@
 //! The audit log: one line of JSON for each administrative change, and for each that was refused.
 //!
-//! A line that the file does not take goes to standard error, as those of the log do.
+//! A line that cannot be written to the file goes to standard error, like those of the log.
 //!
-//! Invariant: clients without rights make it grow by a bounded amount a minute. Each field is short. Of what a client may not
-//! do, the first request has a line, and each minute one line has how many followed.
+//! Invariant: clients without rights make it grow by a bounded amount per minute. Each field is short. The first
+//! request that a client is denied for a reason has a line; the number of those that follow is in one line per minute.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,19 +30,21 @@ const CUT: &str = "…";
 /// The time between two lines with the numbers of further refusals.
 const COUNT_PERIOD: Duration = Duration::from_secs(60);
 
-/// The most clients and reasons whose refusals are counted apart. Those of all others are counted by reason.
+/// The most pairs of a client and a reason whose refusals are counted separately. All others are counted by reason
+/// only.
 const COUNTED_MAX: usize = 256;
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Ended {
-    /// It is made.
+    /// It was made.
     Done,
-    /// It was accepted, and no client waited until it was stored.
+    /// It was accepted, but no client waited until it was stored.
     Accepted,
     /// It was refused, with this code.
     Refused(&'static str),
-    /// It was refused with this code because the client has not shown that it may do it. Only the first has a line.
+    /// It was refused with this code because the client has not shown that it may do it. Only the first of several has
+    /// a line.
     Denied(&'static str),
 }
 
@@ -50,14 +52,14 @@ pub(in crate::server) enum Ended {
 #[derive(Debug, Default)]
 pub(in crate::server) struct Audit {
     output: OnceLock<Output>,
-    /// Those since the last count, by client and reason.
+    /// Refusals that followed a line since the last count, by client and reason.
     refusals: Mutex<HashMap<(Option<ClientKey>, &'static str), Further>>,
 }
 
-/// Refusals that have no line of their own.
+/// Refusals without a line of their own.
 #[derive(Debug)]
 struct Further {
-    /// The client as in the first line; `None`: of several clients.
+    /// The client as in the first line; `None`: several clients.
     client: Option<String>,
     count: u64,
 }
@@ -72,7 +74,7 @@ struct Line<'a> {
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    /// How many refusals the line is about; `None`: it is about one request.
+    /// The number of refusals that the line reports; `None`: it reports one request.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
 }
@@ -81,7 +83,7 @@ impl Audit {
     /// Opens the file. It can be opened once.
     pub(in crate::server) fn open(&self, path: PathBuf) -> io::Result<()> {
         let output = Output::file(path)?;
-        // A second call would come from a second start of one server, and there is none.
+        // A server starts once, so there is no second call.
         let _ = self.output.set(output);
         Ok(())
     }
@@ -125,8 +127,8 @@ impl Audit {
         });
     }
 
-    /// A client may not do something. Returns whether that has a line: if it is the first time since a minute without any.
-    /// Otherwise it is counted.
+    /// Notes that a client is denied something. Returns whether this has a line: only the first after a minute without
+    /// any has; the others are counted.
     fn begins(&self, client: &Client, reason: &'static str) -> bool {
         let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);
@@ -153,7 +155,7 @@ impl Audit {
         }
     }
 
-    /// Writes how many requests were refused since the last time, and forgets clients that were not.
+    /// Writes how many requests were refused since the last time, and forgets clients without refusals.
     pub(in crate::server) fn write_counts(&self) {
         let mut refusals = lock(&self.refusals);
         refusals.retain(|(_, reason), Further { client, count }| {
@@ -182,7 +184,7 @@ impl Audit {
     }
 }
 
-/// A text of a field, which is cut if it is too long.
+/// Returns the text of a field, cut if it is too long.
 fn shortened<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let text = text.into();
     if text.len() <= FIELD_MAX {

@@ -1,7 +1,8 @@
 //! Access control: the rights of clients, and the records of refusals and changes.
 //!
-//! `policy` decides, without I/O, what one client may do; `standing` keeps that for a connection,
-//! and notices reloads and expiry; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
+//! `policy` decides, without I/O, what one client may do; `standing` keeps the decision for a connection, and notices
+//! reloads and expiry; `audit` writes administrative changes to a file. The rights that operations need are in one
+//! table, `src/server/dispatch/rights.rs`.
 
 mod audit;
 mod policy;
@@ -45,21 +46,23 @@ pub(super) struct Access {
     pub(super) uses: Arc<Uses>,
     /// By the reason why a request is not permitted.
     refusals: RefusalLog,
-    /// How many wrong tokens clients have shown.
+    /// The number of wrong tokens that each client has shown.
     failures: Recent<ClientKey>,
-    /// Requests that were answered with `Not permitted`, and HTTP requests with a wrong token or without the one that they need.
+    /// Requests that were answered with `Not permitted`, and HTTP requests with a wrong token or without a required
+    /// one.
     pub(super) refused: Count,
     /// Tokens that were refused.
     pub(super) failed_authentications: Count,
 }
 
-/// The number of wrong tokens of a client after which each further one ends its connection, until the client was quiet for a while.
+/// The number of wrong tokens of a client after which each further one ends its connection, until the client has shown
+/// none for a while.
 const FAILURES_MAX: u32 = 10;
 
 /// How often the task that waits for the expiry of a token checks the clock.
-const LOOK_PERIOD: Duration = Duration::from_secs(60);
+const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
-/// Which rules were seen last, and when.
+/// The rules that were seen last, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     generation: u64,
@@ -82,13 +85,13 @@ impl Access {
         }
     }
 
-    /// What a client may do that has shown no token.
+    /// Returns the permissions of a client that has shown no token.
     pub(super) fn permissions_of(&self, client: &Client) -> Permissions {
         self.policy().permissions_of(client)
     }
 
-    /// The permissions of a client that shows a token with one request. Connections use [`Standing::authenticate`], which
-    /// remembers the token.
+    /// Returns the permissions of a client that shows a token with one request. Connections use
+    /// [`Standing::authenticate`], which remembers the token.
     pub(super) fn authenticate(
         &self,
         client: &Client,
@@ -115,7 +118,7 @@ impl Access {
         }
     }
 
-    /// As [`Self::note_refusal`], of a client that lacks a right.
+    /// Calls [`Self::note_refusal`] for a client that lacks a right.
     pub(super) fn note_missing(
         &self,
         client: &Client,
@@ -131,20 +134,21 @@ impl Access {
         );
     }
 
-    /// Counts and logs a token that was refused; `operation` had it. Returns whether the connection must be closed, because
-    /// the client has shown too many. One that is not remembered has.
+    /// Counts and logs a refused token, which came with `operation`. Returns whether the connection must be closed
+    /// because the client has shown too many. Clients for which there is no room in `failures` always have.
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());
         self.failures.see(client.address.key()).is_none_or(|before| before >= FAILURES_MAX)
     }
 
-    /// Replaces the rules. The tokens stay. One thread reads the configuration, so no other one replaces them meanwhile.
+    /// Replaces the rules and keeps the tokens. Only one thread reads the configuration, so nothing replaces them in
+    /// between.
     pub(super) fn configure(&self, config: &Config) {
         self.replace(Policy::of(config, self.tokens()));
     }
 
-    /// Reads the file of tokens. If it cannot be used, those before stay in use.
+    /// Reads the file of tokens. If it cannot be used, the tokens in use stay.
     pub(super) fn load_tokens(&self, config: &AccessConfig) -> Result<(), TokenFileError> {
         let tokens = match &config.tokens {
             Some(path) => read_tokens(path)?,
@@ -154,12 +158,12 @@ impl Access {
         Ok(())
     }
 
-    /// The tokens in use.
+    /// Returns the tokens in use.
     pub(super) fn tokens(&self) -> Arc<Tokens> {
         self.policy().tokens()
     }
 
-    /// Whether a client may show a token over such a connection.
+    /// Whether a client may show a token over its connection.
     pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         self.policy().accepts_token_of(client, is_encrypted)
     }
@@ -168,7 +172,7 @@ impl Access {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }
 
-    /// What a token that was accepted earlier permits now, or why it is no longer accepted.
+    /// Returns what a token that was accepted earlier permits now, or why it is no longer accepted.
     fn revalidate(&self, entry: &Entry) -> Result<Proven, TokenRefusal> {
         self.policy().revalidate(entry, self.clock.now())
     }
@@ -192,7 +196,8 @@ impl Access {
         self.replaced.notify_one();
     }
 
-    /// Waits until the rules are replaced or a token expires, after what was seen before. One task may wait.
+    /// Waits until the rules are newer than `seen` or a token has expired since, and updates `seen`. Only one task may
+    /// wait.
     pub(super) async fn changed(&self, seen: &mut Seen) {
         loop {
             let next = self.seen();
@@ -204,22 +209,22 @@ impl Access {
                 *seen = next;
                 return;
             }
-            let left = expiry.map_or(LOOK_PERIOD, |at| Duration::from_secs(at - next.at.0));
+            let left = expiry.map_or(CHECK_PERIOD, |at| Duration::from_secs(at - next.at.0));
             tokio::select! {
                 () = self.replaced.notified() => {}
-                // In periods, since the clock of the machine may be set.
-                () = sleep(left.min(LOOK_PERIOD)) => {}
+                // In periods, because the clock of the machine may be set.
+                () = sleep(left.min(CHECK_PERIOD)) => {}
             }
         }
     }
 
-    /// The rules as they are now.
+    /// Returns which rules are in force now.
     pub(super) fn seen(&self) -> Seen {
         Seen { generation: self.generation(), at: self.now() }
     }
 }
 
-/// The uses of all secrets. Only those of the file have an entry.
+/// When the secrets of tokens were used. Only those in the file of tokens have an entry.
 #[derive(Debug)]
 pub(super) struct Uses {
     clock: Clock,
@@ -229,11 +234,11 @@ pub(super) struct Uses {
 #[derive(Debug)]
 struct Usage {
     last: UnixSeconds,
-    /// Open connections that have shown it.
+    /// The number of open connections that have shown it.
     connections: usize,
 }
 
-/// A connection uses a secret until this is dropped.
+/// Counts a connection that uses a secret, until it is dropped.
 #[derive(Debug)]
 pub(super) struct InUse {
     uses: Arc<Uses>,
@@ -245,18 +250,18 @@ impl Uses {
         Self { clock, by_id: Mutex::default() }
     }
 
-    /// A client has shown the secret with one request.
+    /// Notes that a client has shown the secret with one request.
     pub(super) fn note(&self, id: TokenId) {
         self.change(id, |_| ());
     }
 
-    /// A connection has shown the secret.
+    /// Notes that a connection has shown the secret.
     pub(super) fn begin(self: &Arc<Self>, id: TokenId) -> InUse {
         self.change(id, |connections| *connections += 1);
         InUse { uses: Arc::clone(self), id }
     }
 
-    /// When the secret was used last: now, if an open connection has shown it; `None`: never.
+    /// Returns when the secret was last used: now, if an open connection has shown it; `None`: never.
     pub(super) fn last(&self, id: TokenId) -> Option<UnixSeconds> {
         let now = self.clock.now();
         lock(&self.by_id).get(&id).map(|usage| if usage.connections > 0 { now } else { usage.last })

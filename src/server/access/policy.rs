@@ -1,7 +1,7 @@
 //! The rules: who may do what. They do no I/O and read no clock.
 //!
-//! The first of these decides alone: a token that the client has shown, a rule about its certificate, a rule about its
-//! network, that it is an administrator by its address, and else the anonymous rights.
+//! The first of these that applies decides alone: a token that the client has shown; a rule about its certificate; a
+//! rule about its network; its address, if that makes it an administrator; the anonymous rights.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ impl Permissions {
     }
 }
 
-/// As in listings, in the log and in revocations of all sessions of a client.
+/// The form in listings, in the log, and in revocations of all sessions of a client.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,7 +100,7 @@ impl Policy {
             administrator: Arc::new(Rights::ALL),
             networks: networks.iter().map(|rule| (rule.clone(), shared(&rule.rights))).collect(),
             certificates: certificates.iter().map(|rule| (rule.clone(), shared(&rule.rights))).collect(),
-            // In the form in which clients are looked up: IPv4 as such.
+            // In the form in which clients are looked up: IPv4 addresses are not mapped to IPv6.
             admin_from: config.admin_from.iter().map(IpAddr::to_canonical).collect(),
             accepts_tokens: config.access.tokens.is_some(),
             tokens_over_plain: *tokens_over_plain,
@@ -116,7 +116,7 @@ impl Policy {
         Self { tokens, ..self.clone() }
     }
 
-    /// What a client may do that has shown no token.
+    /// Returns the permissions of a client that has shown no token.
     pub(super) fn permissions_of(&self, client: &Client) -> Permissions {
         let rules = &mut self.certificates.iter();
         let decided = rules.find_map(|(rule, rights)| Some((rule.find(&client.certificate)?, rights)));
@@ -134,7 +134,8 @@ impl Policy {
 
     fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
         let ip = client.address.socket().ip().to_canonical();
-        // Loopback of a remote proxy is another machine; that of a relay counts as loopback, as for administrators.
+        // Loopback stated by a remote proxy is the proxy's machine; stated by a relay, it counts as loopback, as for
+        // administrators.
         let is_of_node = client.address.is_local() || client.address.is_relayed();
         if !client.address.is_believed() || (ip.is_loopback() && !is_of_node) {
             return None;
@@ -142,7 +143,7 @@ impl Policy {
         self.networks.iter().find(|(rule, _)| rule.network.contains(ip)).map(|(_, rights)| rights)
     }
 
-    /// What a client may do that shows a token.
+    /// Returns the permissions of a client that shows a token.
     pub(super) fn authenticate(
         &self,
         client: &Client,
@@ -160,12 +161,12 @@ impl Policy {
         Proven::of(self.tokens.verify(&token, now.0))
     }
 
-    /// Whether a client may show a token over such a connection.
+    /// Whether a client may show a token over its connection.
     pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         is_encrypted || client.address.is_local() || self.tokens_over_plain
     }
 
-    /// What a token that was accepted earlier permits now, or why it is no longer accepted.
+    /// Returns what a token that was accepted earlier permits now, or why it is no longer accepted.
     pub(super) fn revalidate(&self, earlier: &Entry, now: UnixSeconds) -> Result<Proven, TokenRefusal> {
         if !self.accepts_tokens {
             return Err(TokenRefusal::NoTokens);

@@ -1,7 +1,7 @@
 //! What a connection may do now.
 //!
-//! Invariant: what `may` answers is at most one look at the rules old: `refresh` is called before requests are executed
-//! and before messages are sent, and decides again if the rules were replaced or the token has expired.
+//! Invariant: `may` answers by the rules as of the last `refresh`. That is called before requests are executed and
+//! before messages are sent, and decides again if the rules were replaced or the token has expired.
 
 use super::super::client_address::Client;
 use super::policy::{Permissions, Proven};
@@ -27,9 +27,9 @@ pub(in crate::server) struct Standing {
 }
 
 impl Standing {
-    /// That of a client which has shown no token.
+    /// Returns the standing of a client that has shown no token.
     pub(in crate::server) fn of(access: &Access, client: &Client) -> Self {
-        // First, so that rules that are replaced in between are looked at again.
+        // Read first, so that rules that are replaced in between make it stale.
         let generation = access.generation();
         let permissions = access.permissions_of(client);
         let restricts_plain = permissions.restrict_plain();
@@ -44,7 +44,7 @@ impl Standing {
         }
     }
 
-    /// Takes the rights of a token.
+    /// Gives the connection the rights of a token.
     pub(in crate::server) fn authenticate(
         &mut self,
         access: &Access,
@@ -71,8 +71,8 @@ impl Standing {
         self.generation != access.generation() || self.permissions.expires_at().is_some_and(|at| at <= now)
     }
 
-    /// Decides again what the connection may do, if the rules were replaced or the token has expired. Returns whether the client
-    /// has lost rights.
+    /// Decides again what the connection may do, if the rules were replaced or the token has expired. Returns whether
+    /// the client lost rights.
     pub(in crate::server) fn refresh(
         &mut self,
         access: &Access,
@@ -128,7 +128,7 @@ impl Standing {
         self.restricts_plain
     }
 
-    /// Why the client is refused what it may not do.
+    /// Returns the refusal of a request that the client may not make.
     pub(in crate::server) fn refusal(&self) -> Refusal {
         self.lost_token.map_or(Refusal::NotPermitted, Refusal::Token)
     }

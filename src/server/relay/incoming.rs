@@ -44,17 +44,17 @@ pub struct Incoming<N: RelayNetwork> {
 pub struct Served<S> {
     /// Service ports.
     pub namespaces: Vec<Namespace>,
-    /// Serves requests of HTTP; `None`: that is disabled.
+    /// Serves HTTP requests; `None`: HTTP is disabled.
     pub http: Option<ServeRequests<S>>,
 }
 
-/// Serves a connection over which a node forwards requests of HTTP. The address is that of the node.
+/// Serves a connection over which a node forwards HTTP requests. The address is that of the node.
 pub type ServeRequests<S> = Box<dyn Fn(S, ClientAddress) + Send + Sync>;
 
 /// Whether a node of the cluster is known to have this address.
 pub type IsNode = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// The connection is listed among the unproven ones until this is dropped.
+/// The entry of a connection among the unproven ones, until it is dropped.
 struct Listed<'a> {
     unproven: &'a Mutex<Unproven<AbortHandle>>,
     number: u64,
@@ -96,10 +96,10 @@ enum Refused {
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// A port that serves these connections for relays that know the secret and name this epoch. `trust` says whether the client
-    /// addresses that they state give rights.
+    /// Returns a port that serves these connections for relays that know the secret and state this epoch. `trust` says
+    /// whether the client addresses that they state give rights.
     ///
-    /// Connections from addresses of which `is_node` says so are preferred until their relays have proven themselves.
+    /// Connections from addresses of nodes, by `is_node`, are preferred until their relays have proven themselves.
     pub fn new(
         server: Arc<Server>,
         network: N,
@@ -128,7 +128,7 @@ impl<N: RelayNetwork> Incoming<N> {
             // Dropping the stream closes it.
             Err(NoRoom) => return self.warn_of_many(relay),
         }
-        // The lock is held until it is listed, and the task needs that to take it from the list.
+        // The lock is held until the connection is listed; the task needs it to remove the connection from the list.
         lock(&self.unproven).add(client, is_of_node, |number| {
             let incoming = Arc::clone(self);
             tasks.spawn(async move {
@@ -171,7 +171,7 @@ impl<N: RelayNetwork> Incoming<N> {
         }
     }
 
-    /// Performs the handshake: returns the port, and the address of the client, or for HTTP of the node.
+    /// Performs the handshake. Returns the port, and the address of the client, or for HTTP that of the node.
     async fn handshake(
         &self,
         stream: &mut N::Stream,

@@ -38,7 +38,8 @@ pub trait RelayNetwork: Send + Sync + 'static {
     /// Serves connections here.
     type Spawner: Spawn<Self::Stream> + Sync;
 
-    /// Serves the connections that other nodes relay to this one, and those of its own clients that waited until it led.
+    /// Returns what serves the connections that other nodes relay to this one, and those of its own clients that waited
+    /// until it led.
     fn spawner(&self) -> &Self::Spawner;
 
     /// Starts a task that relays a client.
@@ -46,7 +47,8 @@ pub trait RelayNetwork: Send + Sync + 'static {
     where
         F: Future<Output = ()> + Send;
 
-    /// Connects to the leader. A dropped connection is not an orderly end of its client to the leader; only an end of output is.
+    /// Connects to the leader. Only an end of output tells the leader that the client has ended in an orderly way;
+    /// dropping the connection does not.
     fn connect(
         &self,
         leader: SocketAddr,

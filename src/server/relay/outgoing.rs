@@ -48,7 +48,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// How long a relay that encrypts waits for the first byte of a client, which shows whether the client uses TLS itself.
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(60);
 
-/// How a node relays clients to the leader.
+/// Relays the clients of a node to the leader.
 pub struct Outgoing<N> {
     relays: Relays,
     network: N,
@@ -117,15 +117,15 @@ impl RelayAuthority {
             .expect("the provider has the cipher suites of the version")
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // The leader gives no tickets.
+        // The leader issues no tickets.
         config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
     }
 }
 
 impl<N: RelayNetwork> Outgoing<N> {
-    /// Relays to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished peer is noticed within
-    /// `peer_timeout`. With an authority, connections without TLS are encrypted.
+    /// Returns what relays to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished
+    /// peer is noticed within `peer_timeout`. With an authority, connections without TLS are encrypted.
     pub fn new(
         relays: Relays,
         network: N,
@@ -137,14 +137,14 @@ impl<N: RelayNetwork> Outgoing<N> {
         Self { relays, network, hold, peer_timeout, authority, server, leads, warnings }
     }
 
-    /// This node leads: `server` serves the clients that wait for a leader.
+    /// Notes that this node leads: `server` serves the clients that wait for a leader.
     pub fn on_leading(&self, server: &Arc<Server>) {
         // A process leads once.
         let _ = self.server.set(Arc::clone(server));
         self.leads.notify_waiters();
     }
 
-    /// Opens a connection to the leader for requests of HTTP. Without a leader, it waits.
+    /// Opens a connection to the leader for HTTP requests. Waits while there is no leader.
     pub(in crate::server) async fn connect_for_requests(&self) -> ToLeader<N::Stream> {
         let no_client = SocketAddr::from(([0, 0, 0, 0], 0));
         let (relay, leader) = self.connect(RelayedPort::Http, no_client, self.authority.is_some()).await;
@@ -163,7 +163,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Relays a client until it or the leader ends the connection. Without a leader, it waits for one for a limited time.
+    /// Relays a client until it or the leader ends the connection. Waits for a leader for a limited time.
     async fn relay(self: Arc<Self>, namespace: Namespace, client: N::Stream, peer: SocketAddr) {
         let port = port_name(namespace);
         let is_encrypted_by_relay = match &self.authority {
@@ -206,7 +206,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Opens a connection to the leader. Without a leader, it waits.
+    /// Opens a connection to the leader. Waits while there is no leader.
     async fn connect(
         &self,
         port: RelayedPort,
@@ -244,7 +244,8 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// An attempt to connect to the leader has failed. The node polls etcd, unless the leader was reached and still leads.
+    /// Handles a failed attempt to connect to the leader: the node polls etcd, unless the leader was reached and still
+    /// leads.
     fn on_failed_attempt(&self, term: &RelayTerm, failed: &AttemptError) {
         let is_suspicious = match failed {
             AttemptError::TermOver => return,
@@ -349,18 +350,18 @@ type Leader<S> = Either<S, Box<TlsStream<S>>>;
 
 /// A connection to the leader over which nothing is read or written past the term. It counts as relayed until it is dropped.
 pub(in crate::server) struct ToLeader<S> {
-    // Dropped first: a new leader waits until the relay is, too.
+    // Dropped first, because a new leader waits until the relay is dropped.
     leader: Leader<S>,
     relay: Relay,
 }
 
 impl<S> ToLeader<S> {
-    /// The term, after which the connection must be closed.
+    /// Returns the term, after which the connection must be closed.
     pub(in crate::server) fn term(&self) -> Arc<RelayTerm> {
         Arc::clone(self.relay.term())
     }
 
-    /// Whether this node has begun TLS, and has proven so to the leader.
+    /// Whether this node has begun TLS, and has proven this to the leader.
     pub(in crate::server) fn is_encrypted(&self) -> bool {
         matches!(self.leader, Either::Right(_))
     }

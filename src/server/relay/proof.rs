@@ -9,7 +9,7 @@ use ring::hmac;
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_protocol::relay::{Challenge, Opening, Outcome, PROOF_BYTES, Statement, Verdict};
 
-/// The first bytes under a proof, so that a proof of one kind cannot be used as one of another kind.
+/// The first bytes that a proof covers, so that a proof of one kind cannot be used as one of another kind.
 const OPENING: &[u8] = b"signalbox relay opening";
 const VERDICT: &[u8] = b"signalbox relay verdict";
 const CHANNEL: &[u8] = b"signalbox relay channel";
@@ -50,7 +50,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Handshake<'_> {
-    /// The message of the relay.
+    /// Returns the message of the relay.
     pub(super) fn opening(&self) -> Opening {
         Opening { statement: self.statement, proof: self.prove(OPENING, &[]) }
     }
@@ -60,7 +60,7 @@ impl Handshake<'_> {
         self.is_proof(OPENING, &[], &opening.proof)
     }
 
-    /// The message of the leader.
+    /// Returns the message of the leader.
     pub(super) fn verdict(&self, outcome: Outcome) -> Verdict {
         Verdict { outcome, proof: self.prove(VERDICT, &[outcome.code()]) }
     }
@@ -70,8 +70,8 @@ impl Handshake<'_> {
         self.is_proof(VERDICT, &[verdict.outcome.code()], &verdict.proof)
     }
 
-    /// The first bytes that the relay sends within the TLS that it has begun. They are never sent without TLS, so no attacker in
-    /// the network can begin TLS in place of the relay.
+    /// Returns the first bytes that the relay sends within the TLS that it has begun. They are never sent without TLS,
+    /// so no attacker in the network can begin TLS in place of the relay.
     pub(super) fn channel(&self) -> ChannelProof {
         ChannelProof(self.prove(CHANNEL, &[]))
     }

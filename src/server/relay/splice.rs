@@ -27,7 +27,7 @@ const TURN_READS: usize = 8;
 /// How long a client may take to end its output after the leader has ended its own.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Why a relayed connection ended, unless both sides ended it in order.
+/// Why a relayed connection ended, unless both sides ended it in an orderly way.
 #[derive(Debug, Error)]
 pub(super) enum Broken {
     #[error("the connection of the client failed: {0}")]
@@ -52,7 +52,7 @@ struct Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Open,
-    /// It has ended it, and the other side learns this after the last bytes.
+    /// It has ended its output, and the other side learns this after the last bytes.
     Ending,
     Ended,
 }
@@ -65,8 +65,8 @@ struct Splice<C, L> {
     to_client: Direction,
 }
 
-/// Forwards until both sides have ended their output in order. Otherwise the sockets are dropped, and the caller has set that
-/// of the leader so that dropping resets it.
+/// Forwards until both sides have ended their output in an orderly way. Otherwise the sockets are dropped; the caller
+/// must have set that of the leader so that dropping resets it.
 pub(super) async fn splice<C, L>(client: C, leader: L, relay: &Relay) -> Result<(), Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,

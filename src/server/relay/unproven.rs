@@ -1,23 +1,24 @@
 //! The connections to the port for relays whose relays have not proven themselves yet.
 //!
-//! Anybody who reaches the port can open such connections. A node needs one for about a round trip, so new ones are served, and
-//! the oldest are closed.
+//! Any program that reaches the port can open such connections. A node needs one for about a round trip, so new ones
+//! are served, and the oldest are closed.
 //!
-//! Invariants: there are at most [`UNPROVEN_MAX`], and of a client that is not a known node at most [`OF_CLIENT_MAX`]. No such
-//! client takes the place of a node.
+//! Invariants: there are at most [`UNPROVEN_MAX`] of them, and at most [`OF_CLIENT_MAX`] of a client that is not a
+//! known node. Such a client never takes the place of a node.
 
 use std::collections::BTreeMap;
 
 use signalbox_core::ClientKey;
 
-/// The most of all.
+/// The most unproven connections.
 pub(super) const UNPROVEN_MAX: usize = 1024;
 
-/// The most of a client that is not a known node. A node that is not known, because it does not lead and has no `cluster.bind`,
-/// relays its clients all the same: an attempt takes little time, and is repeated if it fails.
+/// The most unproven connections of a client that is not a known node. A node that is not known, because it does not
+/// lead and has no `cluster.bind`, relays its clients all the same: an attempt takes little time, and is repeated if it
+/// fails.
 pub(super) const OF_CLIENT_MAX: usize = 64;
 
-/// `T` ends a connection.
+/// The unproven connections. A `T` ends one.
 #[derive(Debug)]
 pub(super) struct Unproven<T> {
     /// In the order in which they were accepted.
@@ -43,7 +44,7 @@ impl<T> Default for Unproven<T> {
 pub(super) struct NoRoom;
 
 impl<T> Unproven<T> {
-    /// Makes room for a connection of this client. Returns what ends another one that has to make room, if one has to.
+    /// Makes room for a connection of this client. Returns what ends another connection, if one must be closed for it.
     pub(super) fn make_room(&mut self, client: ClientKey, is_of_node: bool) -> Result<Option<T>, NoRoom> {
         let is_own = |other: &Connection<T>| other.client == client;
         let has_its_share =
@@ -60,14 +61,14 @@ impl<T> Unproven<T> {
         Ok(Some(oldest.end))
     }
 
-    /// Adds a connection, for which there is room. `begin` gets its number, and returns what ends it.
+    /// Adds a connection, for which there is room. `begin` receives its number, and returns what ends it.
     pub(super) fn add(&mut self, client: ClientKey, is_of_node: bool, begin: impl FnOnce(u64) -> T) {
         let number = self.next;
         self.next += 1;
         self.all.insert(number, Connection { client, is_of_node, end: begin(number) });
     }
 
-    /// The relay of a connection has proven itself, or the connection is over.
+    /// Removes a connection that is over, or whose relay has proven itself.
     pub(super) fn remove(&mut self, number: u64) {
         self.all.remove(&number);
     }

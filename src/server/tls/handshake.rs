@@ -90,13 +90,13 @@ pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) client: ClientAddress,
     /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
-    /// Where its input counts; `None`: it is not counted, because there are few of its kind.
+    /// Where its input is counted; `None`: it is not counted, because there are few of its kind.
     pub(in crate::server) unfinished: Option<&'a Arc<Unfinished>>,
 }
 
 impl Handshake<'_> {
-    /// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its proof. Returns the
-    /// stream, and the names in the client's verified certificate, or no names without one.
+    /// Performs the handshake of a connection whose first bytes were received. A relay must then send its proof.
+    /// Returns the stream, and the names in the client's verified certificate, if it has shown one.
     pub(in crate::server) async fn run<S>(
         self,
         io: S,
@@ -299,14 +299,14 @@ async fn alerted(
     mut alert: AcceptedAlert,
 ) -> HandshakeError {
     let mut out = Vec::new();
-    // A vector takes everything. Whether or not the client takes the alert, the handshake is over.
+    // Writing to a vector does not fail. Even if the client does not receive the alert, the handshake is over.
     let _ = alert.write_all(&mut out);
     let _ = io.write_all(&out).await;
     error.into()
 }
 
 thread_local! {
-    /// The handshake for which the thread computes.
+    /// The permit of the handshake for which the thread computes.
     static TURN: Arc<Semaphore> = Arc::new(Semaphore::new(1));
 }
 

@@ -1,10 +1,10 @@
 //! TLS on the service ports, and the files of the section `[tls]`.
 //!
-//! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
-//! then on; all others are plain and never come here. `x509` finds the names in a client's certificate.
+//! A connection whose first byte begins a TLS record performs a [`handshake`], and is then served over the stream of
+//! tokio-rustls; all others are plain and never come here. `x509` finds the names in a client's certificate.
 //!
-//! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
-//! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
+//! There is no resumption: each connection is verified with the certificates that are in force, also after a reload.
+//! Only TLS 1.3 is supported; its half-close lets a client that has sent its last request receive the answers.
 
 mod handshake;
 pub(super) mod x509;
@@ -28,7 +28,7 @@ use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 /// The most bytes of a client until its handshake is complete, certificates included.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The same where no certificates of clients are asked for. Today, clients send 2 KiB.
+/// The same if clients are not asked for certificates. Today, clients send 2 KiB.
 const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
 /// What the server needs for TLS.
@@ -37,7 +37,7 @@ pub(super) struct Tls {
     /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
     for_relays: Terms,
     plain: PlainRule,
-    /// Of the certificates in the files.
+    /// The expirations of the certificates in the files.
     pub(super) expirations: Vec<Expiration>,
 }
 
@@ -144,12 +144,12 @@ impl Tls {
         Ok(Some(Self { terms: with(verifier)?, for_relays, plain: config.plain, expirations }))
     }
 
-    /// What new connections are served with.
+    /// Returns the terms of new connections.
     pub(super) fn terms(&self) -> Terms {
         self.terms.clone()
     }
 
-    /// What the connection of this client is served with.
+    /// Returns the terms of a connection of this client.
     pub(super) fn terms_for(&self, client: ClientAddress) -> Terms {
         if client.is_encrypted_by_relay() { self.for_relays.clone() } else { self.terms() }
     }
@@ -163,13 +163,13 @@ impl Tls {
         }
     }
 
-    /// How the connection of a client may begin that no relay encrypts.
+    /// Returns how the connection of a client may begin, if no relay encrypts it.
     pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
         if self.permits_plain(client) { FirstBytes::Any { may_begin_tls: true } } else { FirstBytes::Tls }
     }
 }
 
-/// The error of the file of a key.
+/// Returns the error of the file of a key.
 fn of(key: &'static str) -> impl Fn(FileError) -> TlsError {
     move |source| TlsError::File { key, source }
 }

@@ -1,4 +1,4 @@
-//! The few fields of a certificate that rustls does not give: its names, and its validity.
+//! The few fields of a certificate that rustls does not provide: its names, and its validity.
 //!
 //! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
 //! skipped.
@@ -16,8 +16,8 @@ use signalbox_access::{CertificateName, NameKind};
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// The names in a certificate: its DNS names, then its URIs, then its common names, of which the last is the most specific one
-/// and comes first.
+/// Returns the names in a certificate: its DNS names, then its URIs, then its common names, of which the last is the
+/// most specific one and comes first.
 pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let of = |kind| move |text| CertificateName::new(kind, text);
@@ -30,7 +30,7 @@ pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     names
 }
 
-/// The common names of a subject in their order.
+/// Returns the common names of a subject, in order.
 fn common_names(subject: &Name) -> Vec<&str> {
     let named = subject.iter().filter(|attribute| attribute.oid == COMMON_NAME);
     let texts = named.filter_map(|attribute| match attribute.value.tag() {
@@ -42,7 +42,7 @@ fn common_names(subject: &Name) -> Vec<&str> {
     texts.collect()
 }
 
-/// The validity of a certificate, in seconds of Unix time.
+/// Returns the validity of a certificate, in seconds of Unix time; `None`: it cannot be parsed.
 pub(in crate::server) fn validity(certificate: &[u8]) -> Option<Range<u64>> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let validity = certificate.tbs_certificate().validity();
