@@ -1,7 +1,7 @@
-//! The life of a connection: it is accepted, from a proxy with its header, served with or without TLS, and ended.
+//! The life of a connection: it is accepted (from a proxy, after its header), served with or without TLS, and ended.
 //!
-//! A connection begins as a plain one. If its first bytes begin TLS, it continues over TLS; a plain request never looks for
-//! that.
+//! A connection begins as a plain one. If its first bytes begin TLS, it continues over TLS; later requests are not
+//! checked for that.
 //!
 //! Invariant: however a connection ends, all that it held is released.
 
@@ -36,19 +36,19 @@ use super::parts::{End, Inbound, READ_BYTES_MAX};
 use signalbox_core::{ConnectionEnd, Mailbox, Session};
 use signalbox_model::SessionId;
 
-/// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
-/// reset.
+/// How long the server continues to read from a connection that it ends, so that the peer receives the responses and
+/// not a reset.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A connection without its stream. It is boxed, so that the task has room for it only once.
+/// A connection without its stream. It is boxed, so that the task contains it only once.
 struct OpenConnection {
     admission: Admission,
     client: Client,
-    /// The first bytes of a handshake of TLS, if it has begun one.
+    /// The first bytes of a TLS handshake, if one has begun.
     handshake: Option<BytesMut>,
     /// What plain requests hold.
     holder: Session,
-    /// The connection's entry among its peers.
+    /// The connection's entry in the server's table of peers.
     peer_entry: PeerEntry,
     extended: ExtendedState,
     inbound: Inbound,
@@ -66,20 +66,20 @@ where
         connection.serve_over(stream, false).await
     };
     if let Some((connection, stream)) = begun_tls {
-        // Boxed, so that the task of a plain connection has no room for TLS.
+        // Boxed, so that the task of a plain connection needs no room for TLS.
         Box::pin(connection.serve_tls(stream)).await;
     }
 }
 
 impl OpenConnection {
-    /// Opens an admitted connection. From a proxy, it reads the header first, and where plain requests are refused, the
-    /// first bytes; `None`: they were not usable, and the connection is closed.
+    /// Opens an admitted connection. It first reads the header of a proxy and, where plain requests are refused, the
+    /// first bytes. `None`: these were not usable, and the connection is closed.
     async fn accept<S>(mut admission: Admission, stream: &mut S, peer: ClientAddress) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut client = peer;
-        // Both boxed, so that the task of an open connection has no room for its start.
+        // Both are boxed, so that the task of an open connection needs no room for its start.
         if admission.server().is_proxy(peer) {
             client = Box::pin(client_behind(&mut admission, stream, peer)).await?;
         }
@@ -102,7 +102,7 @@ impl OpenConnection {
                 return Some(connection);
             }
             Ok(Opening::Plain(refusal)) => {
-                // Whether the client takes it or not, the connection is over.
+                // Even if the client does not read it, the connection is over.
                 let _ = stream.write_all(&refusal).await;
                 End::PlainRefused
             }
@@ -153,7 +153,7 @@ impl OpenConnection {
         }
     }
 
-    /// Does the handshake that has begun.
+    /// Completes the handshake that has begun.
     async fn handshake<S>(&mut self, stream: S) -> Result<TlsStream<S>, End>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -180,8 +180,8 @@ impl OpenConnection {
         Ok(stream)
     }
 
-    /// Serves the connection over a stream. Returns both if it begins TLS; otherwise it has ended. `is_tls`: a peer that has
-    /// ended its part learns by the end of ours that it has received everything, and by its absence that it has not.
+    /// Serves the connection over a stream. Returns both if the client begins TLS; otherwise the connection has ended.
+    /// `is_tls`: the server ends its output with close_notify only if the peer was sent everything.
     async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool) -> Option<(Box<Self>, S)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -189,7 +189,8 @@ impl OpenConnection {
         let Self { admission, client, handshake: _, mut holder, peer_entry, extended, inbound } = *self;
         let (server, port, usage) = (admission.server(), admission.port(), admission.client_usage());
         let mut served = Connection::new(server, port, usage, stream, inbound, extended);
-        // Before the first turn looks for messages: each is found by that turn, or wakes this task.
+        // Set before the first turn checks for messages, so that each message either is found by that turn or wakes
+        // this task.
         poll_fn(|context| {
             served.extended.set_reader(context.waker());
             Poll::Ready(())
@@ -203,14 +204,14 @@ impl OpenConnection {
             let connection = Self { admission, client, handshake, holder, peer_entry, extended, inbound };
             return Some((Box::new(connection), stream));
         }
-        // While the server stops, it waits until a busy connection has closed in good order.
+        // `_busy` lives until this function returns: a server that stops waits until a busy connection has closed.
         let Connection { mut stream, outbound, inbound, extended, busy: _busy, .. } = served;
-        // What the connection has in memory is not needed while it lingers.
+        // A connection that lingers needs no buffers.
         drop(inbound);
         let is_unflushed = outbound.is_unflushed();
         drop(outbound);
         extended.end(server);
-        // Boxed, so that the task of an open connection has no room for its end.
+        // Boxed, so that the task of an open connection needs no room for its end.
         Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if is_tls && is_unflushed {
             // Without close_notify, and without the rest of the output, which a fence may forbid.
@@ -218,15 +219,15 @@ impl OpenConnection {
         } else if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
         } else if let (true, End::Peer) = (is_tls, end) {
-            // Whether it fails or not, the connection is over.
+            // Even if it fails, the connection is over.
             let _ = Box::pin(stream.shutdown()).await;
         }
         None
     }
 }
 
-/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, or the client has used up its
-/// share.
+/// Reads the header of a proxy, and returns the client behind the proxy; `None`: there is no valid header, or the
+/// client has used up its share.
 async fn client_behind<S>(
     admission: &mut Admission,
     stream: &mut S,
@@ -266,7 +267,7 @@ async fn end_connection(
     end: &End,
 ) {
     let session = holder.id().session();
-    // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
+    // First, so that no request finds this session among the peers after the ledger has forgotten it.
     drop(peer_entry);
     let server = admission.server();
     server.core.leave_process(holder.id(), process_end(end, client.address), server.moment());
@@ -274,8 +275,8 @@ async fn end_connection(
     record_end(end, admission.port(), client.address.socket(), Some(session));
 }
 
-/// What the end of a connection means for its process of System V calls: only its own machine tells that it is over. A
-/// proxy closes the connection also when it lost the client, and nothing tells the two apart.
+/// Returns what the end of a connection means for its process of System V calls. Only an end by the client's own
+/// machine shows that the process has ended: a proxy also closes the connection when it loses the client.
 fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
     match end {
         End::Peer if !client.is_proxied() => ConnectionEnd::Closed,
@@ -283,7 +284,7 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
     }
 }
 
-/// Releases all that a connection holds. It yields to others between steps.
+/// Releases all that a connection holds, and yields to other connections between steps.
 async fn release_all(server: &Server, holder: Session) {
     let connection = holder.id();
     let mut ending = server.core.end_session(holder);
@@ -295,7 +296,8 @@ async fn release_all(server: &Server, holder: Session) {
     }
 }
 
-/// Logs why a connection ended, and counts it unless that is ordinary. It has no session before it is opened.
+/// Logs why a connection ended, and counts an end that is not ordinary. `session` is `None` if the connection was not
+/// opened.
 fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionId>) {
     let port_name = port_name(port.namespace);
     let session = session.map(display);
@@ -342,6 +344,6 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         while poll_fn(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
-    // Whether it fails or takes too long, the connection is over.
+    // Even if it fails or takes too long, the connection is over.
     let _ = tokio::time::timeout(LINGER, discard).await;
 }

@@ -8,8 +8,8 @@
 //! response of many frames is in progress, nothing is read, so that the peer is slowed down by TCP. However the connection
 //! ends, all that it held is released.
 //!
-//! Responses are deferred until the thread's other readable connections have been read. Then their requests are there
-//! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
+//! Responses are deferred until the thread's other readable connections have been read. By then their requests have
+//! arrived too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
 
 mod lifecycle;
 mod opening;
@@ -109,7 +109,8 @@ where
         }
     }
 
-    /// One turn: sends the output that waits, continues the work in progress or else reads, and sends or defers the responses.
+    /// Runs one turn: sends waiting output, continues the work in progress or else reads, and sends or defers the
+    /// responses.
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
             self.outbound.borrow_buffer(buffers);
@@ -144,7 +145,7 @@ where
             _ => {}
         }
         let awaits_last_answers = self.awaits_last_answers();
-        // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
+        // The store is checked before the mailbox: an answer that is stored in between is then in the mailbox.
         let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
         let has_messages =
             self.extended.has_messages() && (self.activity.is_input_open() || awaits_last_answers);
@@ -171,7 +172,7 @@ where
         }
     }
 
-    /// Nothing is read or executed until the peer takes output.
+    /// Reads and executes nothing until the peer takes output.
     fn wait_for_peer(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         // A slow peer must not keep what was revoked.
         if self.extended.is_revoked() {
@@ -216,7 +217,7 @@ where
                 if awaits_store && poll_store_timer(store_timer, context).is_pending() {
                     return Poll::Pending;
                 }
-                // The value that stays is never read: the connection has ended.
+                // The value left in its place is never read: the connection has ended.
                 Poll::Ready(Err(mem::replace(end, End::Peer)))
             }
             Activity::Reading => {
@@ -285,7 +286,7 @@ where
         {
             executed += 1;
             match executor.execute(&frame, self.outbound.buffer()) {
-                // Plain requests for names with waiters or watches are rare, so this is not asked after each frame.
+                // Plain requests for names with waiters or watches are rare, so this is not checked after each frame.
                 NextStep::Continue
                     if executed.is_multiple_of(steps::LEDGER_REQUESTS) && executor.session.take_tracked() =>
                 {
@@ -349,8 +350,8 @@ where
         self.outbound.poll_flush(&mut self.stream, &self.port.metrics.traffic, context)
     }
 
-    /// Counts the connection as busy while it has something for its peer. While the server stops, a busy connection stays
-    /// busy until it has closed in good order. Deferred output does not count: the thread sends it before it answers
+    /// Counts the connection as busy while it has something for its peer. While the server stops, a busy connection
+    /// stays busy until it has closed. Deferred output does not count: the thread sends it before it answers
     /// [`finish_turns`](super::workers::Workers::finish_turns).
     fn update_busy(&mut self) {
         let is_outstanding =

@@ -9,18 +9,18 @@ use super::parts::End;
 use signalbox_model::Status;
 use signalbox_protocol::{HEADER_BYTES, Opaque, Response, TLS_HANDSHAKE};
 
-/// Room for a first message of TLS. More is allocated as bytes arrive.
+/// The initial buffer, in bytes: enough for most first messages of TLS. More is allocated as bytes arrive.
 const FIRST_BYTES_USUAL: usize = 1024;
 
 /// How a connection begins.
 pub(super) enum Opening {
-    /// With a handshake, whose first bytes these are.
+    /// With a TLS handshake; these are its first bytes.
     Tls(BytesMut),
-    /// With a plain request, to which this is the answer.
+    /// With a plain request; this is its answer.
     Plain(Vec<u8>),
 }
 
-/// Reads the first byte, or a whole header if it begins a plain request, within the time of a frame.
+/// Reads the first byte, or a whole header if it begins a plain request, within the frame timeout.
 pub(super) async fn read_opening<S: AsyncRead + Unpin>(
     stream: &mut S,
     server: &Server,
@@ -44,7 +44,7 @@ pub(super) async fn read_opening<S: AsyncRead + Unpin>(
     tokio::time::timeout(server.frame_timeout(), untimed).await.unwrap_or(Err(End::FrameTimeout))
 }
 
-/// The answer to a request with this header that is not executed.
+/// Composes the refusal of a request with this header.
 fn refusal(header: &[u8; HEADER_BYTES]) -> Vec<u8> {
     let mut answer = Vec::new();
     let opaque = Opaque([header[8], header[9], header[10], header[11]]);

@@ -1,6 +1,6 @@
-//! The parts of a connection: [`Inbound`] reads, takes complete frames, and keeps the start of an incomplete one; [`Activity`] is
-//! what the connection does now: it reads, executes what it has read, sends a long response, or ends, and [`End`] is why;
-//! [`Outbound`] has the responses that the peer has not taken yet.
+//! The parts of a connection: [`Inbound`] reads, takes complete frames, and keeps the start of an incomplete one;
+//! [`Activity`] is what the connection does now: it reads, executes what it has read, sends a long response, or ends;
+//! [`End`] is why it ends; [`Outbound`] has the responses that the peer has not taken yet.
 //!
 //! The thread lends the buffers: bytes are read into one that its connections share, and a connection has one of its own only
 //! while a frame is incomplete or output waits.
@@ -27,12 +27,12 @@ use super::super::tls::HandshakeError;
 use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
 use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 
-/// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other
-/// connections waiting for more than a fraction of a millisecond.
+/// The most bytes of one read: a burst of requests in one system call, but few enough that executing them delays other
+/// connections by a fraction of a millisecond at most.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Splits a stream into requests, as a codec of tokio-util, which the design asks for. [`RequestCodec`] is in a package without a
-/// runtime, so that it cannot implement the trait itself.
+/// Splits a stream into requests by tokio-util's trait, as the design requires. [`RequestCodec`] cannot implement it,
+/// because its package uses no runtime.
 struct RequestDecoder(RequestCodec);
 
 impl Decoder for RequestDecoder {
@@ -48,7 +48,7 @@ pub(super) struct Inbound {
     decoder: RequestDecoder,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
-    /// The incomplete frame among all unfinished input, once it is long or its rest is not there.
+    /// The entry of the incomplete frame among all unfinished input, once the frame is long or has to be waited for.
     unfinished: Option<Box<(UnfinishedInput, Closed)>>,
     frame_timer: FrameTimer,
 }
@@ -58,7 +58,7 @@ pub(super) struct Inbound {
 enum FrameTimer {
     #[default]
     Stopped,
-    /// No timer of the runtime yet, as the next read completes nearly every frame.
+    /// No timer of the runtime yet, because the next read completes nearly every frame.
     Running {
         since: Instant,
     },
@@ -76,7 +76,7 @@ impl Inbound {
         }
     }
 
-    /// The bytes that were received and not taken: where TLS begins, all of them.
+    /// Returns the bytes that were received and not taken: all of them if TLS begins.
     pub(super) fn into_received(self) -> BytesMut {
         self.partial
     }
@@ -99,8 +99,8 @@ impl Inbound {
         Poll::Ready(read.map_err(End::Io))
     }
 
-    /// Takes the complete frames out of what was read, if there are any, and returns why the bytes after them cannot be read as
-    /// frames. It empties the shared buffer.
+    /// Takes the complete frames, if any, out of what was read, and empties the shared buffer. Returns them, and the
+    /// error if the bytes after them cannot be read as frames.
     pub(super) fn take_frames(&mut self, shared: &mut BytesMut) -> (Option<Frames>, Option<DecodeError>) {
         let buffer = if self.partial.is_empty() {
             &mut *shared
@@ -184,11 +184,11 @@ impl Inbound {
     }
 }
 
-/// How long the answers to a peer's last requests may take to be stored. A disk may hang, and the connection must not keep
-/// what it holds for that long.
+/// How long the connection waits until the answers to a peer's last requests are stored. A disk may hang, and the
+/// connection must not keep what it holds for that long.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a connection does now. It reads in one state only.
+/// What a connection does now. It reads only in the state `Reading`.
 #[derive(Default)]
 pub(super) enum Activity {
     /// It reads requests.
@@ -211,7 +211,8 @@ pub(super) enum Activity {
 }
 
 impl Activity {
-    /// What follows when these frames are left.
+    /// Returns the next activity when these frames are left: it executes them, then ends if there is an `end`, else
+    /// reads.
     pub(super) fn next(frames: Option<Frames>, end: Option<End>) -> Self {
         match (frames.filter(|frames| !frames.is_empty()), end) {
             (Some(frames), end) => Self::Executing { frames, end },
@@ -220,7 +221,7 @@ impl Activity {
         }
     }
 
-    /// A response of many frames comes before the frames that are left.
+    /// Returns the activity that sends a response of many frames before the frames that are left are executed.
     pub(super) fn streaming(response: Box<ResponseStream>, frames: Frames, end: Option<End>) -> Self {
         // An empty run would keep the buffer that it was read into.
         Self::Streaming { response, frames: (!frames.is_empty()).then_some(frames), end }
@@ -336,7 +337,7 @@ impl End {
         matches!(self, Self::BadInput(DecodeError::BeginsTls))
     }
 
-    /// The end of a connection without a header that a proxy should have sent.
+    /// Returns the end of a connection whose proxy sent no valid header.
     pub(super) fn of_header(error: HeaderError) -> Self {
         match error {
             HeaderError::Closed => Self::Peer,
@@ -345,7 +346,7 @@ impl End {
         }
     }
 
-    /// The end of a connection whose handshake failed.
+    /// Returns the end of a connection whose handshake failed.
     pub(super) fn of_handshake(error: HandshakeError) -> Self {
         match error {
             HandshakeError::Closed => Self::Peer,
@@ -356,7 +357,7 @@ impl End {
     }
 }
 
-/// Output that may wait for the peer before nothing more is read from it.
+/// The most bytes of output that may wait for the peer while more is read from it.
 pub(super) const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 
 /// The same, while the server has too little memory.
@@ -365,7 +366,7 @@ const OUTPUT_BYTES_MIN: usize = 4 * 1024;
 #[derive(Default)]
 pub(super) struct Outbound {
     buffer: Vec<u8>,
-    /// How many bytes at its start the peer has taken.
+    /// The number of bytes at the start of `buffer` that the peer has taken.
     written: usize,
     /// The output has not been offered to the peer: it is sent in the next turn.
     deferred: bool,
@@ -388,7 +389,7 @@ impl Outbound {
         }
     }
 
-    /// Where responses are appended.
+    /// Returns the buffer to which responses are appended.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
@@ -440,7 +441,7 @@ impl Outbound {
             self.is_unflushed = true;
             self.written += written;
             if 2 * self.written >= self.buffer.len() {
-                // What is left moves to the start, which is no more than was written: mostly nothing.
+                // Moves the rest to the start. It is no longer than what was written, and mostly empty.
                 self.buffer.drain(..mem::take(&mut self.written));
             }
         }

@@ -12,14 +12,14 @@ use super::error::DaemonError;
 use crate::config::{Config, is_covered};
 use signalbox_model::Namespace;
 
-/// Connections that may wait to be accepted. The kernel lowers it to net.core.somaxconn.
+/// The number of connections that may wait to be accepted. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// What was bound.
+/// The sockets that the daemon listens on.
 pub(super) struct Bound {
     /// The service ports.
     pub(super) ports: Vec<(Namespace, TcpListener)>,
-    /// The HTTP listener; none if it is not enabled. Its sockets accept connections at once.
+    /// The HTTP listener; empty if it is not enabled. Its sockets accept connections at once.
     pub(super) http: Vec<TcpListener>,
     /// The port for relays of other nodes, which accepts connections while this node leads.
     pub(super) relays: Option<TcpListener>,
@@ -61,7 +61,7 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
         }
     }
     let bind_relays = |address| {
-        let bound = bind_address(address, Need::Expected, Accept::Later);
+        let bound = bind_address(address, Presence::Expected, Accept::Later);
         bound.map_err(|source| DaemonError::Bind { key: format!("cluster.bind = {address}"), source })
     };
     let relays = config.cluster.bind.filter(|_| is_node).map(bind_relays).transpose()?;
@@ -112,7 +112,7 @@ fn not_bound(namespace: Namespace, port: u16, source: io::Error) -> DaemonError 
     DaemonError::Bind { key: format!("{}.port = {port}", port_name(namespace)), source }
 }
 
-/// Binds a port on these addresses, or on every address if there is none.
+/// Binds a port on these addresses, or on every address if the list is empty.
 fn bind_port(
     addresses: &[IpAddr],
     floating: Option<IpAddr>,
@@ -123,27 +123,30 @@ fn bind_port(
         return bind_every_address(port, accept);
     }
     let needed = addresses.iter().filter(|ip| !is_covered(**ip, addresses));
-    let needed = needed.map(|ip| (*ip, Need::Expected));
-    let floating = floating.into_iter().map(|ip| (ip, Need::MayComeLater));
-    floating.chain(needed).map(|(ip, need)| bind_address(SocketAddr::new(ip, port), need, accept)).collect()
+    let needed = needed.map(|ip| (*ip, Presence::Expected));
+    let floating = floating.into_iter().map(|ip| (ip, Presence::MayComeLater));
+    floating
+        .chain(needed)
+        .map(|(ip, presence)| bind_address(SocketAddr::new(ip, port), presence, accept))
+        .collect()
 }
 
-/// Binds every address of both families, or of IPv4 only if the machine has no IPv6.
+/// Binds every address of both families, or only of IPv4 if the machine has no IPv6.
 fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>> {
-    match bind_address(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Expected, accept) {
-        Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::AddrNotAvailable) => {
-            Ok(vec![bind_address(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Expected, accept)?])
-        }
+    match bind_address(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Presence::Expected, accept) {
+        Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::AddrNotAvailable) => Ok(
+            vec![bind_address(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Presence::Expected, accept)?],
+        ),
         listener => Ok(vec![listener?]),
     }
 }
 
-/// Whether the machine may get an address after the start.
+/// Whether the machine should have an address at the start.
 #[derive(Clone, Copy)]
-enum Need {
-    /// The network may get it late. It may also be a mistake, so there is a warning.
+enum Presence {
+    /// It should. If it does not, the network may come up late, or the address is a mistake, so there is a warning.
     Expected,
-    /// A virtual address moves between machines, and is bound before it arrives.
+    /// Not necessarily: a virtual address moves between machines, and is bound before it arrives.
     MayComeLater,
 }
 
@@ -155,7 +158,7 @@ enum Accept {
     Later,
 }
 
-fn bind_address(address: SocketAddr, need: Need, accept: Accept) -> io::Result<TcpListener> {
+fn bind_address(address: SocketAddr, presence: Presence, accept: Accept) -> io::Result<TcpListener> {
     let explain = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
     let bound = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -167,11 +170,11 @@ fn bind_address(address: SocketAddr, need: Need, accept: Accept) -> io::Result<T
             SocketAddr::V4(_) => socket.set_freebind_v4(true),
             SocketAddr::V6(_) => socket.set_freebind_v6(true),
         };
-        if let Need::MayComeLater = need {
+        if let Presence::MayComeLater = presence {
             may_come_later()?;
         }
-        match (socket.bind(&address.into()), need) {
-            (Err(error), Need::Expected)
+        match (socket.bind(&address.into()), presence) {
+            (Err(error), Presence::Expected)
                 if error.kind() == ErrorKind::AddrNotAvailable && !address.ip().is_unspecified() =>
             {
                 may_come_later()?;

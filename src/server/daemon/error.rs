@@ -1,4 +1,4 @@
-//! Why the daemon did not start.
+//! The errors of the daemon.
 
 use std::io;
 use std::path::PathBuf;

@@ -45,12 +45,12 @@ use signalbox_cluster::leadership::Term;
 use signalbox_model::Namespace;
 use signals::Signals;
 
-/// How long the threads of the connections may take to end.
+/// How long the worker threads may take to end.
 const WORKERS_END_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the daemon until a signal stops it.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
-    // First of all: a signal that comes before this ends the process by default.
+    // First of all: a signal that arrives before this ends the process by default.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _entered = runtime.enter();
@@ -90,7 +90,7 @@ fn serve(
     rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
     process::keep_secrets()?;
-    // As the configured account, which reads it again on SIGHUP.
+    // Read as the configured account, which reads the file again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(DaemonError::Tokens)?;
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
@@ -176,7 +176,7 @@ fn serve(
             handover
         };
         match &mut leader {
-            // Also while it drains: a leader whose threads do not report renews nothing, and would be killed.
+            // Also while it drains: a leader whose threads do not report does not renew, and would be killed.
             Some((drains, node)) => tokio::select! {
                 handover = serve => handover,
                 never = node.serve(&workers, &server, drains) => match never {},
@@ -198,9 +198,9 @@ fn serve(
     Ok(())
 }
 
-/// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal or an operator who drains the node
-/// came first. Until then, it relays clients to the leader if it is configured to. No client is connected when this returns.
-/// `stopped` handles signals, and ends when one stops the daemon.
+/// Waits until this node leads its cluster, and then lets its ports listen; `None`: a signal or an operator who drains
+/// the node came first. Until then, it relays clients to the leader if it is configured to. No client is connected when
+/// this returns. `stopped` handles signals, and ends when one stops the daemon.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,
@@ -227,7 +227,7 @@ fn lead(
     Ok(term)
 }
 
-/// Accepts clients and relays them, until the tasks are dropped. Their connections stay.
+/// Accepts clients and relays them, until the tasks are dropped. Open connections of clients continue.
 fn accept_for_relays(
     runtime: &Runtime,
     outgoing: &Arc<Outgoing<Workers>>,

@@ -203,7 +203,7 @@ impl Node {
         }
     }
 
-    /// The records of the cluster in a term of this node.
+    /// Returns the storage of the cluster's records in a term of this node.
     pub(super) fn storage(&self, term: Term) -> ClusterStorage<EtcdClient> {
         ClusterStorage::new(self.etcd.clone(), self.keys.clone(), term, self.view.fence.clone())
     }
@@ -246,7 +246,7 @@ impl Node {
         Ok(requests)
     }
 
-    /// How the node relays clients while it does not lead.
+    /// Returns what relays clients while the node does not lead.
     pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing<Workers> {
         Outgoing::new(
             self.view.relays.clone(),
@@ -272,7 +272,7 @@ impl Node {
         bound.map_err(|source| DaemonError::Bind { key: "cluster.bind".to_owned(), source })
     }
 
-    /// The port for relays in a term of this node.
+    /// Takes the port for relays, to be used in a term of this node.
     pub(super) fn relay_port(&mut self, term: Term) -> Option<RelayPort> {
         let (listener, secret) = self.relay_port.take()?;
         let poller = self.view.members.clone();
@@ -306,20 +306,21 @@ impl Node {
         poller.set_fast(false);
     }
 
-    /// Where clients reach the cluster in this term. The addresses of the other nodes are added while the node serves.
+    /// Returns where clients reach the cluster in this term. The addresses of the other nodes are added while the node
+    /// serves.
     pub(super) fn whereabouts(&self, term: Term) -> Whereabouts {
         Whereabouts::new(term.epoch, self.timing.renew_deadline(), self.advertised.clone())
     }
 
-    /// Where clients reach the other nodes.
+    /// Returns where clients reach the other nodes.
     pub(super) fn others(&self) -> Advertised {
         let Some(poller) = &self.view.members else { return Advertised::default() };
         let lease_duration = self.timing.lease_duration();
         poller.members().advertised(&self.incarnation, lease_duration, BootTime::now())
     }
 
-    /// From now on, renewals depend on the threads that serve clients. Does not return: a node that no longer leads kills its
-    /// process.
+    /// Makes renewals depend on the threads that serve clients, and forwards requests to drain to `drains`. Does not
+    /// return: a node that no longer leads kills its process.
     pub(super) async fn serve(
         &mut self,
         workers: &Workers,
@@ -330,7 +331,7 @@ impl Node {
         loop {
             tokio::select! {
                 Some(event) = self.events.recv() => match event {
-                    // After a handover was prepared, its thread has ended, and the node is about to leave.
+                    // Fails if a handover was prepared: its thread has ended, and the node is about to leave.
                     Event::Drain(request) => drop(drains.send(request)),
                     event => self.log(&event),
                 },
@@ -345,16 +346,16 @@ impl Node {
         }
     }
 
-    /// Stops the guard of the leadership: the last connection of a client is closed, so no client depends on the leadership, and
-    /// the process is not killed when that ends.
+    /// Stops the guard of the leadership, so that the process is not killed when the leadership ends. No client may
+    /// have a connection to this node.
     pub(super) fn stop_guard(&self) {
         self.is_leaving.store(true, Ordering::Release);
         // Nothing more is written to any client.
         self.view.fence.set(BootTime::default());
     }
 
-    /// Leaves the cluster. `successor` can lead at once, or any node if that is `None`. No client may have a connection to this
-    /// node.
+    /// Leaves the cluster, so that `successor` can lead at once; `None`: any node can. No client may have a connection
+    /// to this node.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.stop_guard();
         // The thread may have ended already, and has reported it.
@@ -373,7 +374,7 @@ impl Node {
         event
     }
 
-    /// Logs an event. Endings that are not logged are the error with which the daemon ends.
+    /// Logs an event. Endings that are not logged here become the error with which the daemon ends.
     fn log(&self, event: &Event) {
         let node = &self.view.name;
         match event {
@@ -396,7 +397,8 @@ impl Node {
 }
 
 impl Handover {
-    /// The run for which the leadership is released, when everything is stored; `None`: any node. Blocks.
+    /// Confirms the successor when everything is stored. Returns the run for which the leadership is released; `None`:
+    /// any node. Blocks.
     pub(super) fn complete(self) -> Option<Successor> {
         let Self { mut leader, next: NextLeader { successor, .. } } = self;
         let name = successor.node.clone();
@@ -408,7 +410,7 @@ impl Handover {
     }
 }
 
-/// The addresses of each port at these hosts.
+/// Returns the addresses of each port at these hosts.
 fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Advertised {
     let of = |namespace| {
         let ports = ports.iter().filter(|(of, _)| *of == namespace).map(|(_, address)| address.port());
@@ -422,8 +424,8 @@ fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Adverti
     Advertised { counters: of(Namespace::Counters), semaphores: of(Namespace::Semaphores) }
 }
 
-/// The error of a node that has ended before it led. Errors that a restart cannot fix have exit statuses of their own, so that a
-/// supervisor does not restart the node.
+/// Returns the error of a node that has ended before it led. Errors that a restart cannot fix have exit statuses of
+/// their own, so that a supervisor does not restart the node.
 fn not_joined(ending: &Ending) -> DaemonError {
     let problem = ending.to_string();
     match ending {
@@ -474,7 +476,8 @@ fn run_leadership(
     }
 }
 
-/// Reports events to the daemon, and kills the process when it led and no longer does, unless it is leaving.
+/// Returns a function that reports events to the daemon, and kills the process when it led and no longer does, unless
+/// it is leaving.
 fn reporter(
     sender: UnboundedSender<Event>,
     is_leaving: Arc<AtomicBool>,
@@ -517,8 +520,8 @@ fn guard(fence: Fence, is_leaving: Arc<AtomicBool>) {
     }
 }
 
-/// Closes all relayed connections when the node does not reach etcd in time. If its threads do not close them in time, it kills
-/// the process: the kernel closes all connections at once.
+/// Closes all relayed connections when the node does not reach etcd in time. If they are not closed in time, it kills
+/// the process: the kernel then closes all connections at once.
 fn guard_relays(relays: Relays) -> io::Result<()> {
     let watch = move || {
         let mut periods = 0;

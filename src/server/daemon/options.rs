@@ -1,4 +1,4 @@
-//! What the command line sets, and the configuration that results.
+//! The options of `signalbox serve`, and the configuration that results.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::super::log::Format;
 use crate::config::{ConfigError, Loaded, Notice, Severity, Threshold};
 
-/// The options of the command line. They also override the configuration when it is read again.
+/// The options of the command line. They override the configuration, also when it is read again.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The configuration file; without one, both namespaces are served on loopback.

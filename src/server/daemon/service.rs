@@ -44,7 +44,7 @@ pub(super) enum Store {
 }
 
 impl Store {
-    /// That of a server which is not a node of a cluster.
+    /// Returns the store of a server that is not a node of a cluster.
     pub(super) fn of(config: &Config) -> Self {
         config.data_dir.clone().map_or(Self::Memory, Self::Directory)
     }
@@ -53,7 +53,7 @@ impl Store {
 /// The port for relays of a node that leads.
 pub(super) struct RelayPort {
     pub(super) listener: StdTcpListener,
-    /// What relays have to know.
+    /// The secret that relays must know.
     pub(super) secret: RelaySecret,
     /// The term of the leadership.
     pub(super) epoch: u32,
@@ -65,13 +65,13 @@ pub(super) struct Service {
     server: Arc<Server>,
     /// `None` where all state is in memory.
     store: Option<Writer>,
-    /// Listeners, watches of the workers, expiry and sweeps. They are aborted when this is dropped.
+    /// Listeners, the supervision of the workers, expiry and sweeps. They are aborted when this is dropped.
     tasks: JoinSet<()>,
 }
 
 impl Service {
-    /// Restores the durable state. No client is served yet. `config` is that of the start; of what may change since, that in
-    /// `rules` counts.
+    /// Restores the durable state. No client is served yet. `config` is the configuration of the start; for settings
+    /// that may change since, the one in `rules` counts.
     pub(super) fn restore(
         config: &Config,
         rules: Rules,
@@ -111,7 +111,7 @@ impl Service {
         Ok(Self { server, store, tasks: JoinSet::new() })
     }
 
-    /// Starts to serve clients, and those that other nodes relay. `http` serves requests that they forward.
+    /// Starts to serve clients, and those that other nodes relay. `http` serves the requests that other nodes forward.
     pub(super) fn serve(
         &mut self,
         runtime: &Runtime,
@@ -154,8 +154,8 @@ impl Service {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         server.close();
-        // When a thread runs this task, the turn before has ended, and output that was deferred is sent before the task
-        // ends. Output that a peer does not take makes its connection busy.
+        // When a thread runs the task of `finish_turns`, the turn before it has ended, and deferred output is sent
+        // before the task ends. Output that a peer does not take makes its connection busy.
         while !workers.finish_turns(deadline).await || server.is_busy() {
             if Instant::now() >= deadline {
                 warn!("some peers did not take their answers in time");
@@ -165,7 +165,7 @@ impl Service {
         }
     }
 
-    /// Stores what is left.
+    /// Writes what is left to the audit log, the store and the history of grants.
     pub(super) fn end(self) {
         self.server.audit.write_counts();
         if let Some(store) = self.store {
@@ -208,7 +208,7 @@ fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
     Ok(storage)
 }
 
-/// Logs what a data directory had, or a cluster at the beginning of an epoch.
+/// Logs what was restored from a data directory, or from a cluster at the beginning of an epoch.
 fn log_restored(server: &Server, data_dir: Option<&Path>, epoch: Option<u64>) {
     let stats = server.core.ledger_stats();
     info!(

@@ -18,7 +18,7 @@ use crate::config::{Change, Config, declaration_key};
 use signalbox_core::SetCheck;
 use signalbox_model::Namespace;
 
-/// Failures of the self-check that are logged one by one.
+/// The most failures of the self-check that are logged.
 const CHECK_FAILURES_LOGGED: usize = 100;
 
 /// The signals that the daemon listens to.
@@ -32,8 +32,8 @@ pub(super) struct Signals {
 impl Signals {
     /// Listens from now on. Signals that come before [`handle`](Self::handle) are handled then.
     pub(super) fn listen() -> io::Result<Self> {
-        // The process gets this signal when a file reaches its size limit, and by default the signal ends it. After one
-        // handler was registered, it no longer does: the write fails, as on a full disk, and its caller handles that.
+        // The process gets this signal when a file reaches its size limit, and by default the signal ends it. After a
+        // handler was registered once, the write fails instead, as on a full disk, and its caller handles that.
         drop(signal(SignalKind::from_raw(SIGXFSZ as i32))?);
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
