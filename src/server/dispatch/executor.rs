@@ -1,5 +1,5 @@
-//! The requests of one connection: each is executed by the operations that it belongs to. The extended operations
-//! (`docs/protocol.md`, "Extended operations") are here.
+//! Executes the requests of one connection. The extended operations (`docs/protocol.md`, "Extended operations") are
+//! here, the others in `plain` and `sysv`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -48,7 +48,7 @@ pub(super) enum Execution<'a> {
     Stream(ResponseStream),
 }
 
-/// The answer to a request whose outcome says nothing more.
+/// The answer to a request that returns nothing.
 const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
 
 /// Why a request was not executed.
@@ -102,7 +102,7 @@ impl Executor<'_> {
         self.slowing_requests.set(self.slowing_requests.get().saturating_add(1));
     }
 
-    /// Whether the client lacks the right that a request needs. It is counted and logged then.
+    /// Returns whether the client lacks the right that a request needs. If so, the request is counted and logged.
     #[cold]
     pub(super) fn lacks(&self, operation: impl fmt::Debug, needed: Option<rights::Needed<'_>>) -> bool {
         let missing = needed.filter(|(right, target)| !self.extended.standing.may(*right, *target));
@@ -147,8 +147,8 @@ impl Executor<'_> {
 
 /// The extended operations.
 impl Executor<'_> {
-    /// Executes an extended request as [`execute`](Self::execute) does. After several of them, the connection yields, as each may
-    /// take much work.
+    /// Executes an extended request as [`execute`](Self::execute) does. After several of them, the connection yields,
+    /// because each may take much work.
     #[cold]
     pub(super) fn execute_extended(
         &mut self,
@@ -195,7 +195,8 @@ impl Executor<'_> {
         self.yield_after_some()
     }
 
-    /// The next step after a request, as each may take much work. A step of a check of a session's names counts as one.
+    /// Returns the next step after a request: the connection yields after several, because each may take much work.
+    /// Each step of checking the names of a session counts as a request.
     pub(super) fn yield_after_some(&mut self) -> NextStep {
         self.extended_requests += 1 + std::mem::take(&mut self.extended.checks);
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
@@ -218,8 +219,8 @@ impl Executor<'_> {
         Err(self.extended.standing.refusal().into())
     }
 
-    /// If this request would renew the lease, but the client may no longer acquire a name that its session holds or waits for:
-    /// the right that the request needs.
+    /// Returns the right that the request needs, if it would renew the lease but the client may no longer acquire a
+    /// name that its session holds or waits for.
     fn missing_in_session<'a>(&mut self, request: &Extended<'a>) -> Option<rights::Needed<'a>> {
         let is_renewal = matches!(
             request,
@@ -257,7 +258,7 @@ impl Executor<'_> {
                         lease.renew(now.monotonic);
                         Ok(ttl(lease.ttl_ms()))
                     }
-                    // The client must not believe in more of the lease than is left.
+                    // The client must not assume more of the lease than is left.
                     None => Ok(ttl(core.ttl_left_ms(connection, now)?)),
                 };
             }
@@ -305,7 +306,7 @@ impl Executor<'_> {
                 let verified = core.verify_for(connection, may_read, grant, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
             }
-            // It has the right, otherwise the request was refused.
+            // The client has the right: otherwise the request was refused before.
             Extended::MayAdminister { .. } => return Ok(DONE),
             Extended::Holders { namespace, name } => {
                 let holders = core.listing(namespace, name, ListingKind::Holders)?;
@@ -347,11 +348,12 @@ impl Executor<'_> {
             }
         };
         let execution = self.settle(opaque, request.opcode(), outcome, now, None)?;
-        // The client is told the place of a request that waits now, and the answer later.
+        // The client is told the place of a waiting request now, and the answer later.
         Ok(place.map_or(execution, |place| Execution::Response(ExtendedResponse::Queued(place))))
     }
 
-    /// Answers a request with this outcome, or notes that it waits; `requested`: it is an operation of an administrator.
+    /// Answers a request with this outcome, or notes that it waits. `requested`: the operation, if an administrator
+    /// requests it.
     fn settle(
         &mut self,
         opaque: Opaque,
@@ -392,19 +394,19 @@ impl Executor<'_> {
         Ok((outcome, place.filter(|_| self.extended.is_told_places)))
     }
 
-    /// The claim as the core takes it. The protocol has checked it.
+    /// Converts a claim, which the protocol has checked, for the core.
     fn want<'a>(&self, claim: Claim<'a>) -> Result<Want<'a>, Denial> {
         let standing = &self.extended.standing;
         let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
         Want::of(claim, may).ok_or(Denial::Status(Status::InvalidArguments))
     }
 
-    /// The time to live of a session or process that asks for this one, in milliseconds.
+    /// Returns the time to live, in milliseconds, of a session or process that requests `ttl`.
     pub(super) fn ttl_ms(&self, ttl: Option<Milliseconds>) -> u32 {
         self.server.config().session.ttl_ms(ttl)
     }
 
-    /// How long a request waits, in milliseconds.
+    /// Returns how long a request waits at most, in milliseconds.
     fn wait_ms(&self, wait: Wait) -> u32 {
         match wait {
             Wait::NotAtAll => 0,

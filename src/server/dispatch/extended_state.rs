@@ -1,5 +1,5 @@
-//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease. And what the core
-//! says to it, as frames: answers, whether they come at once or later, events and notices.
+//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease. It
+//! composes the frames of what the core sends: answers, events and notices.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use signalbox_protocol::{
     compose_call,
 };
 
-/// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
-/// so that connections of plain clients cost it nothing.
+/// A connection's state for the extended operations. The ledger learns of the connection with its first extended
+/// request, so that connections of plain clients cost it nothing.
 pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
     pub(super) client: Client,
-    /// The kind of names that the port is for.
+    /// The namespace of the port.
     pub(super) namespace: Namespace,
     pub(super) is_encrypted: bool,
     /// What the client may do.
@@ -37,7 +37,7 @@ pub(in crate::server) struct ExtendedState {
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
-    /// The opaque of the last request, and when it was received. Notices count from then.
+    /// The opaque of the last request, and when it was received. Times in notices count from then.
     pub(super) last_request: (Opaque, MonotonicMs),
     /// Whether the client has asked to be told the places of its waiting requests.
     pub(super) is_told_places: bool,
@@ -47,20 +47,21 @@ pub(in crate::server) struct ExtendedState {
     pub(super) waiting_calls: HashMap<Opaque, SysvOpcode>,
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
-    /// Snapshots of existing names that watches have not been sent in full yet.
+    /// Snapshots of existing names that were not yet sent in full to their watches.
     pub(super) snapshots: Vec<(Opaque, WatchSnapshot)>,
     /// The lease of the attached session, if the client may acquire every name that the session holds or waits for. Every byte
     /// received renews it.
     pub(super) lease: Option<Arc<Lease>>,
-    /// Those names were checked up to this grant under the present rules. Requests check the names of later ones.
+    /// The grant up to which these names were checked under the present rules. Requests check the names of later
+    /// grants.
     checked_up_to: Option<GrantId>,
     /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) lacks_rights: bool,
-    /// Steps of checks of names that no request has been counted for yet.
+    /// Steps of checking these names that were not yet counted as requests.
     pub(super) checks: usize,
 }
 
-/// The connection session was revoked: the connection has to be closed.
+/// The connection session was revoked: the connection must be closed.
 #[derive(Debug)]
 pub(in crate::server) struct Revoked;
 
@@ -74,7 +75,7 @@ pub(super) struct WaitingRequest {
     pub(super) requested: Option<Box<Requested>>,
 }
 
-/// The core identifies a connection's requests and watches by the opaque that the client chose.
+/// Returns the token by which the core identifies a request or watch of a connection: the opaque that the client chose.
 pub(super) fn token_of(opaque: Opaque) -> Token {
     Token(u32::from_be_bytes(opaque.0).into())
 }
@@ -124,7 +125,7 @@ impl ExtendedState {
         self.mailbox.set_reader(reader);
     }
 
-    /// The connection uses TLS now, which may have shown the client's certificate.
+    /// Notes that the connection now uses TLS, by which the client may have shown a certificate.
     pub(in crate::server) fn set_encrypted(&mut self, server: &Server, client: Client) {
         self.standing = Standing::of(&server.rules.access, &client);
         self.client = client;
@@ -143,7 +144,7 @@ impl ExtendedState {
         self.standing.is_stale(&server.rules.access, now) && self.apply_rules(server, out)
     }
 
-    /// As [`Self::refresh_standing`], if there are new rules that the connection has not applied.
+    /// Does the same as [`Self::refresh_standing`] if there are new rules that the connection has not applied.
     #[inline]
     pub(in crate::server) fn refresh_on_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
         self.mailbox.take_new_rules() && self.apply_rules(server, out)
@@ -188,15 +189,16 @@ impl ExtendedState {
         }
     }
 
-    /// From now on, renews the lease of the attached session if the client may acquire every name that the session holds or waits
-    /// for, and no longer renews it otherwise.
+    /// Decides again whether the connection renews the lease of its attached session: only if the client may acquire
+    /// every name that the session holds or waits for.
     pub(super) fn regain_lease(&mut self, server: &Server) {
         self.drop_lease();
         self.check_names(server);
     }
 
-    /// As [`Self::regain_lease`], if only the names of the session have changed since. Other requests are served between its
-    /// steps, and a client that may acquire everything needs none.
+    /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since: it continues after
+    /// the names that it has checked. Requests of others are served between its steps. A client that may acquire
+    /// everything needs no check.
     pub(super) fn check_names(&mut self, server: &Server) {
         self.lacks_rights = false;
         let may = |target: Target<'_>| self.standing.may(Right::Acquire, target);
@@ -240,7 +242,8 @@ impl ExtendedState {
         }
     }
 
-    /// The client has proven an identity. If the connection has joined already, it is only listed and revoked under that.
+    /// Notes that the client has proven an identity. If the connection has joined already, it is only listed and
+    /// revoked under that identity; its shares stay.
     pub(super) fn note_identity(&self, server: &Server) {
         if let Some(identity) = self.standing.permissions().identity().filter(|_| self.has_joined) {
             self.mailbox.identify_again(&identity.to_string());
@@ -248,8 +251,8 @@ impl ExtendedState {
         }
     }
 
-    /// Whether a waiting request or a watch uses an opaque. The client could not tell the responses to another request
-    /// with it apart.
+    /// Whether a waiting request or a watch uses an opaque. If so, the client could not tell apart the responses to
+    /// another request with it.
     pub(super) fn uses(&self, opaque: Opaque) -> bool {
         self.waiting.contains_key(&opaque)
             || self.waiting_calls.contains_key(&opaque)
@@ -262,7 +265,8 @@ impl ExtendedState {
         server.core.join(self.connection, Some(label), &self.mailbox);
     }
 
-    /// Drops the state of a watch that has ended. A later watch may use the same opaque, and must not get events of this one.
+    /// Drops the state of a watch that has ended. A later watch may use the same opaque, and must not receive events of
+    /// this one.
     pub(super) fn end_watch(&mut self, watch: Opaque) {
         self.watches.remove(&watch);
         self.snapshots.retain(|(opaque, _)| *opaque != watch);
@@ -288,10 +292,10 @@ impl ExtendedState {
         !self.waiting.is_empty()
     }
 
-    /// Whether answers wait for the store, and for nothing else. The server has one.
+    /// Whether answers wait for the store, and for nothing else. The server must have a store.
     pub(in crate::server) fn awaits_store(&self, server: &Server) -> bool {
         let is_change = |waiting: &WaitingRequest| match waiting.opcode {
-            // What is in a queue does not wait for the store.
+            // A request in a queue does not wait for the store.
             ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll | ExtendedOpcode::AwaitIdle => false,
             _ => true,
         };
@@ -303,8 +307,8 @@ impl ExtendedState {
         self.mailbox.is_closed()
     }
 
-    /// These addresses of nodes, if the client should connect to them directly. None if its relay encrypts what it sends, or if
-    /// the client would lose rights that it has through its relay.
+    /// Returns these addresses of nodes if the client should connect to them directly; none if its relay encrypts the
+    /// connection, or if the client would lose rights that it has through its relay.
     pub(super) fn reachable<'a>(&self, server: &Server, addresses: &'a [String]) -> &'a [String] {
         let address = self.client.address;
         let is_better_relayed = address.is_relayed()
@@ -313,7 +317,7 @@ impl ExtendedState {
         if is_better_relayed { &[] } else { addresses }
     }
 
-    /// The connection has ended. Operations that are not stored yet are recorded as accepted.
+    /// Ends the state with its connection: operations that are not stored yet are recorded as accepted.
     pub(in crate::server) fn end(&self, server: &Server) {
         for requested in self.waiting.values().filter_map(|waiting| waiting.requested.as_ref()) {
             requested.record_answer(server, None);

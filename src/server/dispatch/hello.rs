@@ -1,5 +1,5 @@
-//! How a client begins: Hello, by which it proves who it is, and learns what the server has and what it may have; OpenSession; and
-//! Where, for the nodes of a cluster (`docs/protocol.md`, "Hello", "OpenSession" and "Where").
+//! How a client begins: Hello, in which it proves its identity and learns the features and limits of the server;
+//! OpenSession; and Where, for the nodes of a cluster (`docs/protocol.md`, "Hello", "OpenSession" and "Where").
 
 use super::super::access::TokenRefused;
 use super::executor::{Denial, Execution, Executor};
@@ -23,7 +23,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::SESSIONS);
 
 impl Executor<'_> {
-    /// Takes the rights of the token in Hello, if there is one. They replace those before, so what these permitted ends.
+    /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights, so what
+    /// only those permitted ends.
     pub(super) fn authenticate(
         &mut self,
         credentials: Credentials<'_>,
@@ -88,7 +89,7 @@ impl Executor<'_> {
         })))
     }
 
-    /// Where clients reach the nodes of the cluster.
+    /// Composes the answer to Where: the addresses at which clients reach the nodes of the cluster.
     pub(super) fn compose_whereabouts(&self, opaque: Opaque, out: &mut Vec<u8>) {
         let opcode = ExtendedOpcode::Where.code();
         let Some(whereabouts) = self.server.whereabouts() else {
@@ -105,7 +106,7 @@ impl Executor<'_> {
         response.compose(opcode, opaque, out);
     }
 
-    /// What one client may have.
+    /// Returns the shares of one client.
     fn shares(&self, session: &SessionConfig) -> Shares {
         let share = self.server.rules.shares.share();
         let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
@@ -150,10 +151,10 @@ impl Executor<'_> {
     }
 }
 
-/// A key that cannot be guessed.
+/// Returns a key that cannot be guessed.
 pub(super) fn random_key() -> Result<[u8; 16], Denial> {
     let mut key = [0; 16];
-    // Fails only on a system without a source of randomness. No secret can be made there.
+    // Fails only on a system without a source of randomness.
     getrandom::fill(&mut key).map_err(|_| Denial::Status(Status::LimitReached))?;
     Ok(key)
 }

@@ -1,4 +1,4 @@
-//! yrmcds' operations.
+//! Executes the operations of yrmcds.
 
 use super::super::metrics::AcquireRefusal;
 use super::executor::{Executor, NextStep};
@@ -9,7 +9,7 @@ use signalbox_model::{Refusal, Status};
 use signalbox_protocol::{Frame, Request, Response};
 
 impl Executor<'_> {
-    /// Executes one of them as [`execute`](Self::execute) does.
+    /// Executes a plain request as [`execute`](Self::execute) does.
     #[inline]
     pub(super) fn execute_plain(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> NextStep {
         let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);

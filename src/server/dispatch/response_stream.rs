@@ -41,7 +41,7 @@ type Compose = Box<dyn FnMut(&Server, UnixSeconds, &mut Vec<u8>) -> Composed + S
 
 enum Composed {
     Entry,
-    /// The step has found nothing. Other connections take their turn before the next one.
+    /// The step has found nothing. Other connections take their turns before the next step.
     Nothing,
     /// There are no more entries.
     End,
@@ -52,7 +52,8 @@ impl ResponseStream {
         Self { source, opaque, chunks: 0, pause: None }
     }
 
-    /// The entries of a list. The core lists them in steps: `step` takes one, and returns `None` at the end.
+    /// Returns a response with the entries of a list. The core lists them in steps: `step` takes one, and returns
+    /// `None` at the end.
     fn entries<E: Send + 'static>(
         opcode: u8,
         opaque: Opaque,
@@ -123,7 +124,8 @@ impl ResponseStream {
         })
     }
 
-    /// What sessions have: grants and waiting requests, then plain holdings. Refused if none of the sessions exists.
+    /// Returns a response with what sessions have: grants and waiting requests, then plain holdings. Fails if none of
+    /// the sessions exists.
     pub(super) fn held(server: &Server, sessions: &[SessionId], opaque: Opaque) -> Result<Self, Refusal> {
         let connected = sessions.iter().filter_map(|session| server.peers.find_session(*session));
         let connections: HashSet<_> = connected.map(|peer| peer.connection).collect();
@@ -227,7 +229,7 @@ fn compose_next(export: &mut Export, opaque: Opaque, out: &mut Vec<u8>) -> bool 
     false
 }
 
-/// The entries of a step, of which the last one has none.
+/// Returns the entries of a step; `None` if it has none, because it is then the last one.
 fn unless_empty<E>(entries: Vec<E>) -> Option<Vec<E>> {
     (!entries.is_empty()).then_some(entries)
 }

@@ -1,7 +1,7 @@
 //! Which right each operation needs, and on what: the one table of access control.
 //!
-//! Operations that give back are always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a connection
-//! or a process. No client is kept from giving back what others wait for.
+//! Operations that release are always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a
+//! connection or a process. No client is prevented from releasing what others wait for.
 
 use super::super::access::{Right, Standing};
 use signalbox_model::{Claim, Namespace, Scope, Target};
@@ -10,7 +10,7 @@ use signalbox_protocol::{Extended, Request, SysvRequest};
 /// A right that a request needs on a target.
 pub(super) type Needed<'a> = (Right, Target<'a>);
 
-/// The right that a plain request needs, if any.
+/// Returns the right that a plain request needs, if any.
 pub(super) fn needed_for_plain<'a>(request: &Request<'a>, namespace: Namespace) -> Option<Needed<'a>> {
     match *request {
         Request::Noop | Request::Release { .. } => None,
@@ -21,7 +21,7 @@ pub(super) fn needed_for_plain<'a>(request: &Request<'a>, namespace: Namespace) 
     }
 }
 
-/// The right that an extended request needs and the client does not have.
+/// Returns the right that an extended request needs and the client lacks.
 pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option<Needed<'a>> {
     let lacks = |needed: &Needed<'_>| !standing.may(needed.0, needed.1);
     match *request {
@@ -33,7 +33,7 @@ pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option
     }
 }
 
-/// The right that an extended request needs, of one with several names on the first of them.
+/// Returns the right that an extended request needs; if it has several names, on the first of them.
 pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
     let read = |namespace, name| Some((Right::Read, Target::Name(namespace, name)));
     match *request {
@@ -42,21 +42,21 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::ReleaseGrant { .. }
         | Extended::Cancel(_)
         | Extended::Unwatch { .. } => None,
-        // What an administrator's operation is about is a part of it (`Requested::permitted`).
+        // The operation knows its targets; `Requested::permitted` checks them.
         Extended::Change { .. } => None,
-        // These keep a session alive, so that they need what made it.
+        // Keeping a session alive needs the same right as opening it.
         Extended::OpenSession { .. }
         | Extended::AttachSession { .. }
         | Extended::KeepAlive
         | Extended::Where => Some((Right::Acquire, Target::Anywhere)),
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
         Extended::AcquireAll { ref claims, .. } => claims.first().map(of_claim),
-        // The answer has no name. The core looks at those of the grant.
+        // The request has no name. The core checks the right to read those of the grant.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
         Extended::MayAdminister { namespace, name } => {
             Some((Right::Administer, Target::Name(namespace, name)))
         }
-        // It is asked again when the name is resolved.
+        // Checked again when the name is resolved.
         Extended::Inspect { namespace: None, .. } => None,
         Extended::Inspect { namespace: Some(namespace), name }
         | Extended::Holders { namespace, name }
@@ -73,10 +73,10 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
     }
 }
 
-/// The right that a request on semaphore sets needs. Within it, their owners and modes decide.
+/// Returns the right that a request on semaphore sets needs. Within that, the owners and modes of the sets decide.
 pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'static>> {
     let right = match request {
-        // A process that ends gives back its adjustments.
+        // It belongs to the end of a process, which is always permitted.
         SysvRequest::KeepProcess { .. } => return None,
         SysvRequest::OpenProcess { .. }
         | SysvRequest::AttachProcess { .. }
@@ -89,13 +89,13 @@ pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'stati
 }
 
 fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
-    // A name that the server resolves is first a declared semaphore.
+    // The server resolves a name to a declared semaphore first.
     let namespace = claim.namespace.unwrap_or(Namespace::Semaphores);
     (Right::Acquire, Target::Name(namespace, claim.name))
 }
 
-/// The right that a claim needs and the client does not have. If the server resolves the name and the client may acquire it as
-/// one kind, nothing is missing here: the core finds out the kind, and refuses the other one.
+/// Returns the right that a claim needs and the client lacks. If the server resolves the name and the client may
+/// acquire it as one kind, nothing is missing here: the core determines the kind, and refuses the other one.
 fn missing_for<'a>(standing: &Standing, claim: &Claim<'a>) -> Option<Needed<'a>> {
     let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
     if Namespace::one_or_all(claim.namespace).any(may) { None } else { Some(of_claim(claim)) }

@@ -23,8 +23,8 @@ enum Execution {
 }
 
 impl Executor<'_> {
-    /// Executes a request on a semaphore set as [`execute`](Self::execute) does. A run of them yields after some, as each
-    /// may take much work.
+    /// Executes a request on a semaphore set as [`execute`](Self::execute) does. After several of them, the connection
+    /// yields, because each may take much work.
     #[cold]
     pub(super) fn execute_sysv(
         &mut self,

@@ -22,14 +22,14 @@ const END_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct History {
     thread: OnceLock<Thread>,
-    /// Lines that the file did not take.
+    /// Lines that could not be written.
     unwritten: Count,
 }
 
 #[derive(Debug)]
 struct Thread {
     bell: Arc<Bell>,
-    /// The file is to be opened again.
+    /// Whether the file must be opened again.
     is_moved: Arc<AtomicBool>,
     handle: JoinHandle<()>,
 }
@@ -43,7 +43,7 @@ impl History {
         }
     }
 
-    /// Asks the writer to write the last lines, and waits for that, but not forever.
+    /// Asks the writer to write the last lines, and waits for that, for [`END_MAX`] at most.
     pub(super) fn end(&self) {
         let Some(thread) = self.thread.get() else { return };
         if !thread.bell.end(&thread.handle, END_MAX) {
@@ -51,7 +51,7 @@ impl History {
         }
     }
 
-    /// Lines that are lost because the file did not take them.
+    /// Returns the number of lines that are lost because they could not be written.
     pub(super) fn unwritten(&self) -> u64 {
         self.unwritten.value()
     }

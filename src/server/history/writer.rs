@@ -1,7 +1,7 @@
 //! The thread that writes the history.
 //!
-//! What the core has no room for meanwhile, and what a full disk does not take, is lost: it is counted, and a line says so where
-//! it would have been.
+//! Lines for which the core has no room, and lines that cannot be written because the disk is full, are lost: they are
+//! counted, and a line in their place reports their number.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,10 +21,11 @@ use signalbox_core::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryPart};
 use signalbox_model::history::{HistoryLine, HistoryWord};
 use signalbox_model::{UnixMilliseconds, UnixSeconds, hex};
 
-/// The time between two looks at the core while there are entries. Lines are written so late at most, and many at once.
+/// The time between two reads of the core while there are entries. Lines are delayed by this at most, so that many are
+/// written at once.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Bytes that are written at once, and the line after which there are more.
+/// Lines are written at the latest when they have this many bytes.
 const WRITE_BYTES: usize = 64 * 1024;
 
 impl History {
@@ -46,7 +47,7 @@ impl History {
             move || write(lines, &bell, &is_moved)
         };
         let handle = std::thread::Builder::new().name("history".to_owned()).spawn(run)?;
-        // A second call would come from a second start of one server, and there is none.
+        // A server starts once, so there is no second call.
         let _ = server.history.thread.set(Thread { bell, is_moved, handle });
         Ok(())
     }
@@ -62,11 +63,11 @@ struct Lines {
     lost: Lost,
 }
 
-/// What the file does not say yet about lines that are lost.
+/// Lost lines that the file does not report yet.
 #[derive(Default)]
 struct Lost {
     lines: u64,
-    /// Whether the last write failed. Then the file may end within a line.
+    /// Whether the last write failed. If so, the file may end within a line.
     is_failing: bool,
 }
 
@@ -106,7 +107,7 @@ fn write(mut lines: Lines, bell: &Bell, is_moved: &AtomicBool) {
 }
 
 impl Lines {
-    /// A line about the history itself.
+    /// Returns a line about the history itself.
     fn own(&self, event: HistoryWord) -> HistoryLine<'static> {
         HistoryLine::of(self.server.clock.now_ms(), event)
     }
@@ -121,7 +122,7 @@ impl Lines {
         }
     }
 
-    /// Writes what was added, after a line about what is lost.
+    /// Writes the added lines, after a line about lost ones if there are any.
     fn flush(&mut self) {
         let mut note = Vec::new();
         if self.lost.is_failing {
@@ -170,12 +171,13 @@ fn put(text: &mut Vec<u8>, line: &HistoryLine<'_>) {
     text.push(b'\n');
 }
 
-/// Writes the lines of entries: those of [`HistoryLine`], which reads them.
+/// Writes entries as lines in the format of [`HistoryLine`], which reads them.
 ///
-/// They are written by hand, since serde takes several times as many instructions, and a server writes two lines for each grant.
+/// It is written by hand because serde takes several times as many instructions, and a server writes two lines for each
+/// grant.
 #[derive(Debug, Default)]
 struct Format {
-    /// The second of the last line, and the line until the `.` behind it.
+    /// The second of the last line, and the line up to the `.` after it.
     second: Option<(u64, Vec<u8>)>,
 }
 
@@ -268,10 +270,10 @@ fn put_text(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Whether a text is itself in JSON.
+/// Whether a text is ASCII and needs no escapes in JSON.
 fn is_plain(text: &[u8]) -> bool {
     let is_special = |byte: &u8| !matches!(byte, b' '..=b'~') | matches!(byte, b'"' | b'\\');
-    // Of sixteen bytes at a time, which are compared at once.
+    // Sixteen bytes are compared at once.
     let (chunks, rest) = text.as_chunks::<16>();
     let mut last = [b' '; 16];
     last[..rest.len()].copy_from_slice(rest);
