@@ -102,7 +102,7 @@ pub(in super::super) async fn remove(mut context: Context) -> Answer {
     make(context, &Operation::Remove { name: &name, how, expected }).await
 }
 
-/// How a semaphore is removed, as by `signalbox remove --when`.
+/// Returns how a semaphore is removed, in the words of `signalbox remove --when`.
 pub(super) fn removal(parameters: &mut Parameters) -> Result<Removal, ApiError> {
     let grace = grace(parameters)?;
     let ways = [
@@ -148,22 +148,22 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     make(context, &Operation::Revoke { what, grace }).await
 }
 
-/// The clients that a parameter names.
+/// Returns the clients that a parameter names.
 pub(super) fn clients(text: &str) -> Result<Clients, ApiError> {
     text.parse().map_err(|error| ApiError::bad_request(format!("\"client\" {error}")))
 }
 
-/// The session with this number. No session has the number 0.
+/// Returns the id of the session with this number. No session has the number 0.
 pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
     SessionId::from_number(number).ok_or_else(no_such_session)
 }
 
-/// The generation that the semaphore must have; `None`: any.
+/// Returns the generation that the semaphore must have; `None`: any.
 fn expected(parameters: &mut Parameters) -> Result<Option<Generation>, ApiError> {
     Ok(parameters.number("generation", 0..=u64::MAX)?.map(Generation))
 }
 
-/// A grace period, or the default.
+/// Returns the grace period of a request, or the default.
 fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
     Ok(parameters.milliseconds("grace_ms")?.unwrap_or(Milliseconds::GRACE_DEFAULT))
 }
@@ -190,7 +190,7 @@ async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     }
 }
 
-/// Takes up an operation that the client of a request may make. A refusal goes to the audit log.
+/// Checks that the client of a request may make an operation. A refusal goes to the audit log.
 pub(super) fn permitted(context: &Context, operation: &Operation<'_>) -> Result<Requested, ApiError> {
     let server = context.server().ok();
     Requested::permitted(server.as_deref(), &context.peer.client, &context.permissions, operation)
@@ -228,8 +228,8 @@ fn no_answer() -> ApiError {
     )
 }
 
-/// The error for a refusal of the core. The general advice for a status is for clients that acquire; administrators need another
-/// one in some cases.
+/// Returns the error for a refusal of the core. The general advice for a status is for clients that acquire;
+/// administrators need different advice in some cases.
 fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
     let advice = match refusal {
@@ -239,7 +239,7 @@ fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
             "the capacity would be below 0, or above the largest: 4294967295, and 65536 with slots; read it, and give one between"
         }
         Refusal::NotFound => match operation {
-            Operation::Cancel(_) => "it does not wait, or no longer; read the queue of its name again",
+            Operation::Cancel(_) => "it is not waiting; read the queue of its name again",
             Operation::DeleteCounter { .. } => "it does not exist; read the list of names again",
             _ => "it is not declared; read the list of declared semaphores again",
         },

@@ -1,4 +1,4 @@
-//! Declarations as code, as `signalbox apply` and `signalbox export-declarations` have them, in JSON.
+//! Declarations as code: what `signalbox apply` and `signalbox export-declarations` do, in JSON.
 //!
 //! Each step is an operation of its own: it needs the right to administer its name, and is logged like any other. One
 //! document is applied at a time, so that the memory of documents and answers is bounded.
@@ -20,13 +20,13 @@ use signalbox_core::{DeclaredSemaphore, ListingKind};
 use signalbox_model::views::{self, Named, Prefixed};
 use signalbox_model::{Declaration, Namespace, Quoted, Target};
 
-/// How long changes of one document are begun, so that the answer is in time.
+/// After this time no further change of a document is begun, so that the answer is in time.
 const APPLY_MAX: Duration = Duration::from_secs(15);
 
-/// Bytes of names and labels that one request may remove.
+/// The most bytes of names and labels that one request may remove.
 const PRUNED_BYTES_MAX: usize = 512 * 1024;
 
-/// What became of a document.
+/// The result of applying a document.
 #[derive(Serialize)]
 struct Applied {
     results: Vec<Line>,
@@ -90,7 +90,7 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
     Json::with(status, &Applied { results, error })
 }
 
-/// Returns the declared semaphores with the names of the document, and if others are removed all below its prefix.
+/// Returns the declared semaphores that the document names; if others are removed, all below its prefix.
 async fn present(
     server: &Server,
     prefix: &[u8],
@@ -108,7 +108,7 @@ async fn present(
                 pruned_bytes += declared.record.name.len() + declared.record.label.len();
             }
             if is_wanted || prunes {
-                // A document does not have them.
+                // A document does not set the service of slots.
                 declared.record.service.slots_out = Box::default();
                 present.push(declared);
             }
@@ -125,7 +125,7 @@ async fn present(
     Ok(present)
 }
 
-/// Takes a step, or only looks for what is in its way.
+/// Takes a step; in a dry run, only checks what would prevent it.
 async fn take(
     context: &Context,
     server: &Server,
@@ -148,7 +148,7 @@ async fn take(
     Ok(())
 }
 
-/// How many requests that wait for a declared semaphore need more than this capacity.
+/// Returns how many requests that wait for a declared semaphore need more than this capacity.
 async fn waiting_for_more(server: &Server, name: &[u8], capacity: u32) -> Result<usize, ApiError> {
     let Ok(mut listing) = server.core.listing(Namespace::Semaphores, name, ListingKind::Waiters) else {
         return Ok(0);
@@ -183,7 +183,7 @@ struct Item {
 pub(in super::super) async fn export(mut context: Context) -> Answer {
     let prefix = context.parameters.bytes("prefix")?.unwrap_or_default();
     context.parameters.end()?;
-    // A part of the declarations would be taken for all of them.
+    // Checked for the whole prefix, because a client would take a part of the declarations for all of them.
     context.check_read(Target::Prefix(Namespace::Semaphores, &prefix))?;
     let server = context.server()?;
     let mut listing = server.core.declared(&prefix);

@@ -14,7 +14,7 @@ struct Verified {
     grant: String,
     session: String,
     state: &'static str,
-    /// `None`: as long as a connection.
+    /// `None`: the grant lasts as long as a connection.
     ttl_left_ms: Option<u32>,
     /// `None`: it is not being revoked.
     grace_left_ms: Option<u32>,

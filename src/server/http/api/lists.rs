@@ -24,7 +24,7 @@ use signalbox_model::{Namespace, Quoted, SessionId, SessionKind, Target, TtlLeft
 enum DeclaredList {
     All,
     Paused,
-    /// More is in use than there is, after a smaller capacity was set.
+    /// More is in use than the capacity, which was lowered.
     AboveCapacity,
     /// Slots are out of service.
     OutOfService,
@@ -45,7 +45,7 @@ impl DeclaredList {
 }
 
 pub(in super::super) async fn declared(mut context: Context) -> Answer {
-    // Without it, all would be looked at for an empty page.
+    // Without any right to read, all semaphores would be visited for an empty page.
     context.check_read(Target::Anywhere)?;
     let parameters = &mut context.parameters;
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
@@ -77,7 +77,8 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
 pub(super) struct Entry {
     #[serde(flatten)]
     entry: views::Entry,
-    /// How long the lease of a grant lasts without a renewal, or its grace period, in seconds; `None`: as long as the connection.
+    /// The seconds that are left of the lease of a grant, or of its grace period; `None`: it lasts as long as the
+    /// connection.
     ttl_left: Option<f64>,
 }
 
@@ -88,7 +89,7 @@ impl Entry {
     }
 }
 
-/// The error about a name that does not exist; `kind` as in the request.
+/// Returns the error about a name that does not exist; `kind` is that of the request.
 pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
     let what = match kind {
         None => "neither a counter nor a semaphore",
@@ -99,7 +100,7 @@ pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
     ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
 }
 
-/// A page of the holders or the waiters of a name; `None`: there is no such name.
+/// Returns a page of the holders or the waiters of a name; `None`: there is no such name.
 pub(super) async fn entries(
     server: &Server,
     (namespace, name): (Namespace, &[u8]),
@@ -122,9 +123,8 @@ pub(in super::super) async fn waiters(context: Context) -> Answer {
 async fn entries_of(mut context: Context, kind: ListingKind) -> Answer {
     let parameters = &mut context.parameters;
     let wanted = parameters.kind()?;
-    let namespace = wanted.ok_or_else(|| {
-        ApiError::bad_request("whether a counter or a semaphore is meant is missing; give \"kind\"")
-    })?;
+    let namespace =
+        wanted.ok_or_else(|| ApiError::bad_request("\"kind\" must be \"counter\" or \"semaphore\""))?;
     let (name, page) = (parameters.name()?, Page::of(parameters)?);
     let server = context.reads(Target::Name(namespace, &name))?;
     let entries = entries(&server, (namespace, &name), kind, page).await?;
@@ -141,7 +141,7 @@ enum Order {
 }
 
 impl Order {
-    /// Lower for sessions that come first.
+    /// Returns a key that is lower for sessions that come first.
     fn key(self, session: &ListedSession) -> u64 {
         let most_first = |number: u32| u64::from(u32::MAX - number);
         match (self, session.ttl_left) {
@@ -183,14 +183,14 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     Json::of(&page)
 }
 
-/// Takes a list of all sessions in steps.
+/// Returns a function that takes the next step of a list of all sessions.
 fn session_steps(server: &Server) -> impl FnMut() -> Vec<ListedSession> {
     let mut listing = server.core.sessions();
     let connected = |after| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
     move || server.core.list_sessions(&mut listing, connected, server.moment())
 }
 
-/// Whether the label of a session, or the address or the identity of its client, has a text.
+/// Whether the label of a session, or the address or the identity of its client, contains a text.
 fn has(listed: &ListedSession, search: &str) -> bool {
     let texts = [&listed.label, &listed.address, &listed.identity];
     search.is_empty() || texts.into_iter().any(|text| String::from_utf8_lossy(text).contains(search))
@@ -232,7 +232,7 @@ pub(in super::super) async fn held(mut context: Context) -> Answer {
     Json::of(&page.take(|| server.core.list_claims(&mut listing), may_read, shown).await?)
 }
 
-/// The sessions of a client that have grants or waiting requests.
+/// Returns the sessions of a client that have grants or waiting requests.
 async fn sessions_of(context: &Context, client: &str) -> Result<Vec<SessionId>, ApiError> {
     let server = context.server()?;
     let clients = clients(client)?;
@@ -296,7 +296,7 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
 struct UsedToken {
     #[serde(flatten)]
     token: ListedToken,
-    /// In seconds since the Unix epoch: the present while a connection is open that has shown it; `None`: not since the start.
+    /// In seconds since the Unix epoch: now, while a connection that has shown it is open; `None`: not since the start.
     last_use: Option<u64>,
 }
 

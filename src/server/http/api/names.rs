@@ -1,9 +1,9 @@
 //! Names page by page, and one name with its holders and its queue.
 //!
-//! No index has all names in an order, and there may be millions of them. So a page goes over the shards of the table, and a
-//! cursor says where the next one begins. It looks at [`VISITED_MAX`] names at most, with a pause after each [`BURST`], so a page
-//! with a rare prefix may have no entries, and one follows. Invariant: a cursor is a number of a shard and a hash, so it tells
-//! nothing of names that its client may not read.
+//! There may be millions of names, and no index has them in order. So a page goes through the shards of the table, and
+//! a cursor says where the next one begins. A page visits [`VISITED_MAX`] names at most, with a pause after each
+//! [`BURST`], so a page with a rare prefix may be empty although another one follows. Invariant: a cursor consists of
+//! the number of a shard and a hash, so it reveals no names that its client may not read.
 
 use serde::Serialize;
 
@@ -20,10 +20,10 @@ use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};
 use signalbox_model::{ConnectionId, Namespace, Target};
 
-/// Names that a page looks at: less than a tenth of a second of work and pauses.
+/// The most names that a page visits: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
 
-/// Names between two pauses: about a millisecond of work.
+/// The names between two pauses: about a millisecond of work.
 const BURST: usize = 8192;
 
 /// A page of all names.
@@ -80,7 +80,7 @@ enum List {
 }
 
 pub(in super::super) async fn names(mut context: Context) -> Answer {
-    // Without it, all names would be looked at for an empty page.
+    // Without any right to read, all names would be visited for an empty page.
     context.check_read(Target::Anywhere)?;
     let parameters = &mut context.parameters;
     let list = parameters.word("list", &[("all", List::All), ("waiting", List::Waiting)])?;
@@ -117,7 +117,7 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     Json::of(&page)
 }
 
-/// The names after a cursor.
+/// Returns a page of the names after a cursor.
 async fn all(
     context: &Context,
     server: &Server,
@@ -164,7 +164,7 @@ async fn all(
     Ok(page(items, limit, None))
 }
 
-/// The names that requests wait for, with the longest wait first.
+/// Returns the names that requests wait for, with the longest wait first.
 async fn waiting(context: &Context, server: &Server, selection: Selection) -> Result<Names, ApiError> {
     let Selection { kind, prefix, limit, .. } = selection;
     let (mut items, mut listing) = (Items::new(limit), WaitedListing::default());
@@ -187,13 +187,13 @@ async fn waiting(context: &Context, server: &Server, selection: Selection) -> Re
     }
 }
 
-/// A page in the order of its names.
+/// Returns a page, sorted by name.
 fn page(mut items: Items<Usage>, limit: usize, next: Option<Cursor>) -> Names {
     items.sort_by_key(|usage| (usage.name.clone(), usage.kind));
     Names { items, limit, next: next.map(Cursor::text) }
 }
 
-/// The usage of a name; `None`: it no longer exists, or the client may not read it.
+/// Returns the usage of a name; `None`: it no longer exists, or the client may not read it.
 fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8]) -> Option<Usage> {
     if !context.permissions.may(Right::Read, Target::Name(namespace, name)) {
         return None;
@@ -202,7 +202,7 @@ fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8
     Some(Usage::of(name, inspected))
 }
 
-/// One name. Where a counter and a semaphore have it, both.
+/// One name: a counter, a semaphore, or one of each.
 #[derive(Serialize)]
 struct Found {
     items: Vec<Details>,
@@ -215,7 +215,7 @@ struct Details {
     usage: Usage,
     declared: Option<Declaration>,
     holders: Items<Entry>,
-    /// How many there are.
+    /// The number of all holders.
     holders_total: usize,
     queue: Items<Entry>,
 }
@@ -237,7 +237,7 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     Json::of(&Found { items })
 }
 
-/// `None`: there is no such name.
+/// Returns the details of a name; `None`: there is no such name.
 async fn details(
     server: &Server,
     (namespace, name): (Namespace, &[u8]),

@@ -23,7 +23,7 @@ use signalbox_model::{Namespace, Target};
 #[derive(Serialize)]
 struct Status {
     version: &'static str,
-    /// As `/readyz`: `starting`, `standby`, `relaying`, `serving` or `draining`.
+    /// The state of `/readyz`: `starting`, `standby`, `relaying`, `serving` or `draining`.
     state: &'static str,
     /// The time, and that of the start, in seconds since the Unix epoch.
     time: u64,
@@ -89,7 +89,7 @@ fn overall(server: &Server) -> Overall {
     }
 }
 
-/// The items of Stats, as `signalbox stats --json` prints them; of both ports if the request does not say.
+/// The items of Stats, as `signalbox stats --json` prints them; of both ports if the request names none.
 pub(in super::super) async fn stats(mut context: Context) -> Answer {
     let kind = context.parameters.kind()?;
     let server = context.reads(Target::Server)?;
@@ -173,7 +173,7 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
     Json::of(&cluster)
 }
 
-/// `None`: this process is not a node of a cluster.
+/// Returns the cluster as this node sees it; `None`: this process is not a node of a cluster.
 fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster> {
     let cluster = &context.connection.shared.cluster;
     let node = context.connection.shared.node();

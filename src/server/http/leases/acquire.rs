@@ -1,4 +1,4 @@
-//! Acquire: the first request with a key begins a lease, and the same request again keeps it.
+//! Acquire: the first request with a key begins a lease, and a repetition of that request renews it.
 
 use std::mem;
 
@@ -41,14 +41,14 @@ async fn acquire_uncounted(context: &mut Context) -> Answer {
             KeyedState::Queued { .. } if is_over => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
-            // The store has not written it in time: the client asks again.
+            // The store has not written it in time: the client repeats the request.
             KeyedState::Storing if is_over && parking.is_some() => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
             KeyedState::Queued { .. } | KeyedState::Storing => {}
         }
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
-        // Of the lease: the limits may have changed since it began.
+        // The time to live of the lease, because the limits may have changed since it began.
         let parking = parking.get_or_insert_with(|| Parking::begin(context, &server, poll_ms, lease.ttl_ms));
         let woken = parking.wait(&requesters).await.inspect_err(|error| {
             if error.status == StatusCode::FORBIDDEN {
@@ -59,7 +59,7 @@ async fn acquire_uncounted(context: &mut Context) -> Answer {
     }
 }
 
-/// A request that the core has taken.
+/// A request that the core has accepted.
 struct Begun<'a> {
     key: LeaseKey,
     requester: Requester<'a>,
@@ -74,7 +74,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let wanted = Wanted::of(&mut parameters)?;
     parameters.end()?;
     let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
-    // If the client may acquire a name as one kind, the core finds out the kind, and refuses the other one.
+    // If the client may acquire a name as one kind, the core determines the kind, and refuses the other one.
     let is_missing = |want: &&Want<'_>| matches!(want.kind, Kind::Resolved(kinds) if kinds.is_none());
     if let Some(want) = wants.iter().find(is_missing) {
         let target = Target::Name(Namespace::Counters, want.name);
@@ -96,7 +96,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let requester = Requester::open(server, mailbox(context), None);
     let received = server.moment();
     let asked = {
-        // Locked until the core has the request, so that a release is before it or after it.
+        // Locked until the core has the request, so that a release comes either before or after it.
         let keys = context.connection.shared.leases.released();
         if keys.contains(&key) {
             return Err(released());
@@ -113,7 +113,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     }
 }
 
-/// Takes the request of a client that may no longer acquire its names out of the queue, as on the service ports.
+/// Removes the request of a client that may no longer acquire its names from the queue, as on the service ports.
 fn leave_queue(server: &Server, (key, requester): &(LeaseKey, Requester<'_>)) {
     let now = server.moment();
     let is_queued = |lease: &KeyedLease| matches!(lease.state, KeyedState::Queued { .. });
@@ -135,7 +135,7 @@ fn released() -> ApiError {
     ApiError::new(StatusCode::GONE, "released", "the key was released; draw a new key for a new lease")
 }
 
-/// The error for a refusal by the core. A request that has waited has no `wants`.
+/// Returns the error for a refusal by the core. A request that has waited has no `wants`.
 fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
     let error = match refusal {
@@ -157,8 +157,8 @@ fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
     if http == StatusCode::SERVICE_UNAVAILABLE { error.retry_after(RETRY_S) } else { error }
 }
 
-/// The error for resources that a client cannot have now: they are in use, it asks for more than there will ever be, or nothing
-/// is granted for now.
+/// Returns the error for resources that are not available: they are in use, more are requested than the capacity, or
+/// nothing is granted for now.
 fn not_available(server: &Server, wants: &[Want<'_>]) -> ApiError {
     let declared =
         wants.iter().filter_map(|want| Some((want, server.core.declared_semaphore(want.name)?.record)));

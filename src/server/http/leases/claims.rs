@@ -1,4 +1,4 @@
-//! The request for a lease, as the client sends it.
+//! The content of a request for a lease.
 
 use super::super::super::state::Server;
 use super::super::access::{Permissions, Right};
@@ -67,7 +67,8 @@ impl Wanted {
         })
     }
 
-    /// Everything that has to be the same in a repeated request, and nothing else; no two requests have the same text.
+    /// Returns a text of all that must be the same in a repeated request. Two requests that differ in it have different
+    /// texts.
     pub(super) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(128);
         let mut put = |number: Option<u64>, bytes: &[u8]| {
@@ -91,7 +92,7 @@ impl Wanted {
         text
     }
 
-    /// The names, as the core wants them. No name may be there twice.
+    /// Converts the claims for the core. Fails if a name is claimed twice.
     pub(super) fn wants(&self, permissions: &Permissions) -> Result<Vec<Want<'_>>, ApiError> {
         if self.is_shared && !matches!(&self.claims[..], [claim] if claim.claim().can_be_shared()) {
             return Err(ApiError::bad_request(
@@ -133,7 +134,8 @@ impl OneClaim {
         Ok(claim)
     }
 
-    /// The name is the declared semaphore, or else the counter if the request has a maximum.
+    /// Returns the claim as in the binary protocol. The name means the declared semaphore, or else the counter if the
+    /// request has a maximum.
     fn claim(&self) -> Claim<'_> {
         let Self { name, resources, maximum, slot } = self;
         let maximum = maximum.unwrap_or(AS_DECLARED);

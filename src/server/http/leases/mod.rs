@@ -1,13 +1,13 @@
-//! Leases over HTTP (`docs/http.md`, "Leases"): a client in any language acquires, renews and releases by requests of its own,
-//! and the rules that a client of the binary protocol has to know stay here.
+//! Leases over HTTP (`docs/http.md`, "Leases"): a client in any language acquires, renews and releases by single
+//! requests, and the rules that a client of the binary protocol has to know stay here.
 //!
-//! A lease is a keyed lease of the core, which has all of its state, also after a restart: nothing here is kept between two
-//! requests but the keys that were released lately (`released`). Each request has a connection to the core of its own
-//! for each key, which attaches to the lease; so the newest request with a key is the one that is told of changes, and the
-//! request before is answered.
+//! A lease is a keyed lease of the core, which has all of its state, also after a restart: nothing here is kept between
+//! two requests except the keys that were released recently (`released`). Each request has a connection to the core of
+//! its own for each key, which attaches to the lease; so only the newest request with a key is told of changes, and an
+//! earlier one that waits is answered.
 //!
-//! Invariants: a lease is renewed when a request has arrived, at the time from which `validity` counts what the client may
-//! believe, and never when one is answered; a wait is over before the lease could expire.
+//! Invariants: a lease is renewed as of the arrival of a request, never by its answer; `validity` counts what the
+//! client may believe from the same time. A wait ends before the lease could expire.
 
 mod acquire;
 #[cfg(test)]
@@ -37,7 +37,7 @@ use signalbox_core::Token;
 use signalbox_model::{LeaseKey, Refusal, from_hex};
 pub(super) use waiting::PARKED_MAX;
 
-/// A connection to the core has one request.
+/// The token of each request: a connection to the core has only one.
 const TOKEN: Token = Token(1);
 
 /// The state that all requests for leases share.
@@ -62,21 +62,22 @@ impl Leases {
         })
     }
 
-    /// How many requests were refused, by the code of the error.
+    /// Returns how many requests were refused, by the code of the error.
     pub(super) fn refused(&self) -> Vec<(&'static str, u64)> {
         let refused = lock(&self.refused);
         refused.iter().map(|(code, count)| (*code, *count)).collect()
     }
 }
 
-/// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for the next one.
+/// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for its
+/// next run.
 fn end_lost(server: &Server, key: &LeaseKey, refusal: Refusal) {
     if refusal != Refusal::ShuttingDown {
         server.core.end_idle_keyed(key, server.moment());
     }
 }
 
-/// A key of 32 hexadecimal digits.
+/// Reads a key of 32 hexadecimal digits.
 fn key(digits: &str) -> Result<LeaseKey, ApiError> {
     let key = from_hex(digits).and_then(|key| Some(LeaseKey(*key.as_array()?)));
     key.ok_or_else(|| {
@@ -86,7 +87,7 @@ fn key(digits: &str) -> Result<LeaseKey, ApiError> {
     })
 }
 
-/// How long a request may wait for a change, in milliseconds; 0: not at all.
+/// Returns how long a request may wait for a change, in milliseconds; 0: not at all.
 fn poll_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
     Ok(parameters.milliseconds("poll_ms")?.map_or(0, |poll| poll.0))
 }

@@ -14,8 +14,8 @@ use signalbox_model::Refusal;
 #[derive(Serialize)]
 struct Done {}
 
-/// Gives a lease back, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a client
-/// can repeat this without an end.
+/// Releases a lease, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a
+/// client can always repeat it.
 pub(in super::super) async fn release(mut context: Context) -> Answer {
     let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
     let is_done = context.parameters.flag("done")?;
@@ -23,7 +23,7 @@ pub(in super::super) async fn release(mut context: Context) -> Answer {
     let server = context.serving()?;
     let requester = Requester::open(&server, mailbox(&context), None);
     let closed = {
-        // Locked over both, so that no acquire comes in between and begins a lease afterwards.
+        // Locked during both steps, so that no acquire between them begins a lease.
         let mut released = context.connection.shared.leases.released();
         let closed = server.core.close_keyed(requester.connection(), TOKEN, &key, is_done, server.moment());
         if closed != Outcome::Refused(Refusal::NotShared) {
@@ -40,7 +40,7 @@ pub(in super::super) async fn release(mut context: Context) -> Answer {
             ));
         }
         Outcome::Waiting => {
-            // A release stands, stored or not.
+            // A release is final, stored or not.
             let _ = timeout(ANSWER_MAX, answer_to(requester.mailbox(), TOKEN)).await;
         }
         Outcome::Answered(_) | Outcome::Refused(_) => {}

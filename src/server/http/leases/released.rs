@@ -1,4 +1,4 @@
-//! Keys that were released lately: an acquire that arrives after its release must not begin a lease.
+//! Keys that were released recently: an acquire that arrives after its release must not begin a lease.
 //!
 //! Invariants: a key is remembered for [`REMEMBERED`], unless its client has released its share of [`KEYS_MAX`] since; there are
 //! at most that many, except that each client has at least one.
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use signalbox_core::{ClientKey, ClientShare};
 use signalbox_model::LeaseKey;
 
-/// How long a key is remembered. The client of a request that arrives later has given it up.
+/// How long a key is remembered. A request that arrives later was given up by its client.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The most keys that are remembered. Each takes about 100 bytes.
 const KEYS_MAX: usize = 100_000;
 
-/// The keys that were released lately.
+/// The keys that were released recently.
 #[derive(Debug, Default)]
 pub(super) struct Released {
     /// Until when each is remembered.
@@ -29,7 +29,7 @@ pub(super) struct Released {
 }
 
 impl Released {
-    /// A client has released this key.
+    /// Remembers that a client has released this key.
     pub(super) fn remember(&mut self, LeaseKey(key): &LeaseKey, client: ClientKey, share: ClientShare) {
         let now = Instant::now();
         if self.until.len() >= self.sweep_at {
@@ -54,7 +54,7 @@ impl Released {
         self.until.insert(*key, now + REMEMBERED);
     }
 
-    /// Whether a key was released lately.
+    /// Whether a key was released recently.
     pub(super) fn contains(&self, LeaseKey(key): &LeaseKey) -> bool {
         self.until.get(key).is_some_and(|until| *until > Instant::now())
     }

@@ -14,7 +14,7 @@ use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedRefusal, KeyedState, MonotonicMs};
 use signalbox_model::{LeaseKey, Target};
 
-/// Leases that one request keeps.
+/// The most leases that one request renews.
 const KEYS_MAX: usize = 64;
 
 #[derive(Serialize)]
@@ -44,7 +44,7 @@ async fn renew_uncounted(context: &mut Context) -> Answer {
         requesters.push((key, requester));
     }
     if is_permitted.contains(&false) {
-        // The answer says it of each lease.
+        // This only counts and logs the refusal: the answer has the state of each lease.
         let _ = context.refuse(Right::Acquire, Target::Anywhere);
     }
     let views = || {
@@ -55,14 +55,14 @@ async fn renew_uncounted(context: &mut Context) -> Answer {
         requesters.iter().zip(&is_permitted).map(of).collect::<Vec<_>>()
     };
     let mut leases = views();
-    if poll_ms > 0 && !leases.iter().any(|lease| lease.is_news) {
+    if poll_ms > 0 && !leases.iter().any(|lease| lease.is_urgent) {
         let ttl_ms = leases.iter().filter_map(|lease| lease.ttl_ms).min().unwrap_or(0);
         let mut parking = Parking::begin(context, &server, poll_ms, ttl_ms);
         loop {
             drop(leases);
             let woken = parking.wait(&requesters).await?;
             leases = views();
-            if woken == Woken::ToAnswer || leases.iter().any(|lease| lease.is_news) {
+            if woken == Woken::ToAnswer || leases.iter().any(|lease| lease.is_urgent) {
                 break;
             }
         }
@@ -71,7 +71,8 @@ async fn renew_uncounted(context: &mut Context) -> Answer {
     Json::of(&Renewed { leases: leases.collect() })
 }
 
-/// The keys, as the client has written them, and how long it waits. Nothing else is kept while the request waits.
+/// Returns the keys as the client has written them, and how long it waits, in milliseconds. Nothing else is kept while
+/// the request waits.
 fn parameters(context: &mut Context) -> Result<(Vec<String>, u32), ApiError> {
     let mut parameters = mem::take(&mut context.parameters);
     let (mut texts, poll_ms) = (parameters.texts("keys")?, poll_ms(&mut parameters)?);
@@ -93,7 +94,7 @@ fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
     Ok(keys)
 }
 
-/// The state of a lease. If it holds nothing and waits for nothing, it ends.
+/// Returns the state of a lease. If it holds nothing and waits for nothing, it ends.
 fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
     let lease = server.core.keyed_lease(key, from);
     if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state) {

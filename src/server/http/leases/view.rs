@@ -13,10 +13,10 @@ pub(super) struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     pub(super) state: State,
-    /// Whether the client has to learn of it at once.
+    /// Whether the client must be told at once.
     #[serde(skip)]
-    pub(super) is_news: bool,
-    /// How long its client may believe in it, from before the client sent the request.
+    pub(super) is_urgent: bool,
+    /// How long its client may believe in it, in milliseconds from before the client sent the request.
     valid_ms: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ttl_ms: Option<u32>,
@@ -52,13 +52,13 @@ pub(super) enum State {
 }
 
 impl View {
-    /// `None`: there is no such lease.
+    /// Returns the view of a lease; `None`: there is no such lease.
     pub(super) fn of(lease: Option<KeyedLease>) -> Self {
         let Some(KeyedLease { state, ttl_ms, left_ms, grace_ms }) = lease else {
-            return Self { is_news: true, ..Self::default() };
+            return Self { is_urgent: true, ..Self::default() };
         };
         let mut view = Self {
-            is_news: grace_ms.is_some(),
+            is_urgent: grace_ms.is_some(),
             valid_ms: validity::valid_ms(left_ms, ttl_ms),
             ttl_ms: Some(ttl_ms),
             grace_ms: grace_ms.map(validity::grace_ms),
@@ -76,15 +76,15 @@ impl View {
             }
             KeyedState::Held { grant, slots, is_new } => {
                 view.state = if grace_ms.is_some() { State::Revoking } else { State::Held };
-                view.is_news |= is_new;
+                view.is_urgent |= is_new;
                 view.grant = Some(grant.0.to_string());
                 view.slots = Some(slots);
             }
             KeyedState::Done => {
-                return Self { state: State::Done, is_news: true, ttl_ms: view.ttl_ms, ..Self::default() };
+                return Self { state: State::Done, is_urgent: true, ttl_ms: view.ttl_ms, ..Self::default() };
             }
             KeyedState::Over(refusal) => {
-                return Self { is_news: true, reason: Some(refusal.status().name()), ..Self::default() };
+                return Self { is_urgent: true, reason: Some(refusal.status().name()), ..Self::default() };
             }
         }
         view
@@ -94,18 +94,18 @@ impl View {
         Self { key: Some(key), ..self }
     }
 
-    /// The view of a lease that is not renewed.
+    /// Returns the view of a lease that is not renewed.
     pub(super) fn not_permitted(self) -> Self {
-        Self { state: State::NotPermitted, is_news: true, ..self }
+        Self { state: State::NotPermitted, is_urgent: true, ..self }
     }
 }
 
-/// A place as a client keeps it: the id and the proof in hexadecimal digits.
+/// Returns a place as a client keeps it: the id and the proof in hexadecimal digits.
 pub(super) fn place_text(Place { id, proof }: Place) -> String {
     hex(&id.0.to_be_bytes()) + &hex(&proof.0)
 }
 
-/// Reads a place; `None`: it is not one.
+/// Reads a place; `None`: the text is not one.
 pub(super) fn place_of(text: &str) -> Option<Place> {
     let bytes = from_hex(text)?;
     let (id, proof) = bytes.split_first_chunk()?;

@@ -1,4 +1,5 @@
-//! A request waits until its leases may have changed, its time is over, or its client has lost its rights.
+//! Waits of requests for leases: each lasts until its leases may have changed, its time is over, or its client has lost
+//! its rights.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -15,10 +16,11 @@ use super::super::request::{Context, Requester};
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
 
-/// The longest that a request waits for a change. Proxies give up after 30 s and more.
+/// The longest that a request waits for a change. Proxies give up after 30 s or more.
 pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
-/// The mailbox of a request's connection to the core: its client is counted, listed and revoked as on the service ports.
+/// Returns the mailbox of a request's connection to the core, by which its client is counted, listed and revoked as on
+/// the service ports.
 pub(super) fn mailbox(context: &Context) -> Mailbox {
     let address = context.peer.client.address;
     let mailbox = Mailbox::of(address.socket(), Some(address.key()));
@@ -51,7 +53,7 @@ impl<'a> Parking<'a> {
     /// Begins a wait of `poll_ms` milliseconds, but at most a third of the time to live, so that the client renews in time.
     pub(super) fn begin(context: &'a Context, server: &'a Server, poll_ms: u32, ttl_ms: u32) -> Self {
         let parked = Duration::from_millis(poll_ms.min(ttl_ms / 3).into()).min(PARKED_MAX);
-        // First, so that no change of the rules is missed.
+        // Subscribed first, so that no change of the rules is missed.
         let new_rules = server.new_rules.subscribe();
         let client = &context.peer.client;
         let mut standing = Standing::of(&server.rules.access, client);
@@ -62,8 +64,8 @@ impl<'a> Parking<'a> {
         Self { context, server, until: Instant::now() + parked, standing, new_rules }
     }
 
-    /// Waits for a message to one of these requesters, or until the time is over. Fails when the client may no longer acquire
-    /// what one of the leases has.
+    /// Waits for a message to one of these requesters, or until the time is over. Fails when the client may no longer
+    /// acquire the names of one of the leases.
     pub(super) async fn wait(&mut self, requesters: &[(LeaseKey, Requester<'_>)]) -> Result<Woken, ApiError> {
         let _parked = Parked::count(self.context, self.server);
         loop {
@@ -78,7 +80,7 @@ impl<'a> Parking<'a> {
         }
     }
 
-    /// The rules have changed: fails if the client may no longer acquire what one of its leases has.
+    /// Applies changed rules. Fails if the client may no longer acquire the names of one of its leases.
     fn check_rights(&mut self, requesters: &[(LeaseKey, Requester<'_>)]) -> Result<(), ApiError> {
         let peer = &self.context.peer;
         self.standing.refresh(&self.server.rules.access, &peer.client, peer.is_encrypted);
@@ -92,7 +94,8 @@ impl<'a> Parking<'a> {
     }
 }
 
-/// Waits for a message to one of these requesters, and takes all of them. The core has the new state of the lease.
+/// Waits for a message to one of these requesters, and takes all messages. Only their arrival matters: the core has the
+/// new states.
 async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     poll_fn(|context| {
         let mut woken = Poll::Pending;
@@ -113,7 +116,7 @@ async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     .await
 }
 
-/// A request counts as one that waits until this is dropped. A stop of the server waits for it.
+/// Counts a request as waiting, until it is dropped. A server that stops waits for such requests.
 struct Parked<'a>(&'a Context, &'a Server);
 
 impl<'a> Parked<'a> {
