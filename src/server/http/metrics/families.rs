@@ -26,7 +26,7 @@ use super::series::{Figures, Series, longest_waiting_since_s};
 use signalbox_core::KeyedCounts;
 use signalbox_model::Namespace;
 
-/// Most tokens that have a series. Their number is an administrator's, but a scrape must stay short.
+/// The most tokens that have series. Administrators choose their number, but a scrape must stay short.
 const TOKENS_MAX: usize = 1000;
 
 /// Writes metrics.
@@ -35,12 +35,12 @@ pub(super) struct Families<'a>(DescriptorEncoder<'a>);
 /// The labels and the value of one series.
 type Sample<V> = (Vec<(&'static str, String)>, V);
 
-/// A series without labels.
+/// Returns one series without labels.
 fn only<V>(value: V) -> Vec<Sample<V>> {
     vec![(Vec::new(), value)]
 }
 
-/// Series that one label tells apart.
+/// Returns series that differ in one label.
 fn labeled<L: ToString, V>(label: &'static str, of: impl IntoIterator<Item = (L, V)>) -> Vec<Sample<V>> {
     of.into_iter().map(|(word, value)| (vec![(label, word.to_string())], value)).collect()
 }
@@ -58,7 +58,7 @@ impl<'a> Families<'a> {
         self.family(MetricType::Gauge, None, name, help, &samples)
     }
 
-    /// Times in seconds of Unix time.
+    /// Writes a family of times, in seconds of Unix time.
     fn timestamps(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
         self.family(MetricType::Gauge, Some(MetricUnit::Seconds), name, help, &samples)
     }
@@ -67,7 +67,7 @@ impl<'a> Families<'a> {
         self.family(MetricType::Gauge, Some(unit), name, help, &only(value))
     }
 
-    /// A family of counters or gauges.
+    /// Writes a family of counters or gauges.
     fn family<V: EncodeCounterValue + EncodeGaugeValue>(
         &mut self,
         kind: MetricType,
@@ -92,7 +92,7 @@ impl<'a> Families<'a> {
         durations.encode(self.0.encode_descriptor(name, help, unit, MetricType::Histogram)?)
     }
 
-    /// The program and its process.
+    /// Writes the metrics of the program and its process.
     pub(super) fn process(&mut self, shared: &Shared) -> Result<(), Error> {
         self.0
             .encode_descriptor("signalbox_build", "The version of the program", None, MetricType::Info)?
@@ -120,8 +120,8 @@ impl<'a> Families<'a> {
         self.gauge_in(MetricUnit::Bytes, "signalbox_memory", "Memory that the server has allocated", in_use)
     }
 
-    /// When the certificates and tokens in use end: the first one of each key of the configuration, and those tokens that end
-    /// first.
+    /// Writes when the certificates and tokens in use expire: the first certificate of each key of the configuration,
+    /// and the tokens that expire first.
     fn expirations(&mut self, shared: &Shared) -> Result<(), Error> {
         let (mut certificates, mut tokens) = (BTreeMap::new(), Vec::new());
         let mut expirations = shared.rules.expirations();
@@ -141,7 +141,7 @@ impl<'a> Families<'a> {
         self.timestamps("signalbox_token_expiry_timestamp", help, labeled("token", tokens))
     }
 
-    /// When the secrets of tokens were used last: of those that were used, the first in the file.
+    /// Writes when the secrets of tokens were last used, for the first [`TOKENS_MAX`] in the file that were used.
     fn token_uses(&mut self, shared: &Shared) -> Result<(), Error> {
         let access = &shared.rules.access;
         let tokens = access.tokens();
@@ -149,11 +149,11 @@ impl<'a> Families<'a> {
             let last = access.uses.last(entry.id)?;
             Some((vec![("token", entry.name.clone()), ("id", entry.id.to_string())], last.0))
         });
-        let help = "When a client has used a token last, by its id, since the Unix epoch";
+        let help = "When a client last used a token, by its id, since the Unix epoch";
         self.timestamps("signalbox_token_last_use_timestamp", help, used.take(TOKENS_MAX).collect())
     }
 
-    /// The HTTP listener, and what the process does.
+    /// Writes the metrics of the HTTP listener and of the node.
     pub(super) fn listener(&mut self, connections: &Connections) -> Result<(), Error> {
         let shared = &connections.shared;
         let stage = shared.stage();
@@ -184,7 +184,7 @@ impl<'a> Families<'a> {
         self.leases(connections)
     }
 
-    /// Leases over HTTP.
+    /// Writes the metrics of leases over HTTP.
     fn leases(&mut self, connections: &Connections) -> Result<(), Error> {
         let (shared, count) = (&connections.shared, connections.count_of_leases());
         let help = "HTTP connections whose last request was for a lease";
@@ -215,7 +215,7 @@ impl<'a> Families<'a> {
         self.gauge("signalbox_http_leases", help, labeled("state", states))
     }
 
-    /// What the server counts and measures.
+    /// Writes what the server counts and measures.
     pub(super) fn server(&mut self, server: &Server) -> Result<(), Error> {
         let sources = Namespace::ALL.map(|namespace| (namespace, Source::new(server, namespace)));
         let metrics = || figures().filter_map(|figure| Some((figure, figure.metric?)));
@@ -251,14 +251,14 @@ impl<'a> Families<'a> {
             self.family(kind, Some(unit), name, help, &samples)?;
         }
         let since = longest_waiting_since_s(server).map(|since| (Vec::new(), since));
-        let help = "Since when the request waits that waits longest, since the Unix epoch";
+        let help = "When the request that waits longest began to wait, since the Unix epoch";
         self.timestamps("signalbox_oldest_wait_timestamp", help, since.into_iter().collect())?;
-        let help = "How long requests for grants on the ports waited that were not answered at once";
+        let help = "How long requests for grants that were not answered at once waited on the ports";
         self.histogram("signalbox_wait", help, &server.waits)?;
         self.histogram("signalbox_store_commit", "How long a commit took", &server.stored.times)
     }
 
-    /// What this node knows of its cluster.
+    /// Writes what this node knows about its cluster.
     fn cluster(&mut self, node: &NodeView) -> Result<(), Error> {
         if let Some((_, epoch)) = node.leader() {
             let help = "The epoch of the cluster's leader, as this node knows it";
@@ -282,7 +282,7 @@ impl<'a> Families<'a> {
         self.counter("signalbox_relayed_connections_accepted", help, only(relays.relayed_total()))
     }
 
-    /// Single names.
+    /// Writes the metrics of single names.
     pub(super) fn names(&mut self, series: &Series) -> Result<(), Error> {
         type Figure = fn(&Figures) -> Option<u64>;
         let semaphores: [(&str, &str, Figure); 4] = [
@@ -302,7 +302,7 @@ impl<'a> Families<'a> {
             let samples = |figure: Figure| {
                 let names = &series.names[namespace as usize];
                 let named = names.iter().map(|(name, of)| (("name", name.as_str()), of));
-                // No name is empty, so no name is this series.
+                // A name is never empty, so no name has a series without the label `name`.
                 let others = series.others[namespace as usize].iter().map(|of| (("other", "true"), of));
                 let samples = named
                     .chain(others)
@@ -313,14 +313,14 @@ impl<'a> Families<'a> {
                 self.gauge(name, help, samples(*figure))?;
             }
             let name = format!("signalbox_{}_oldest_wait_timestamp", port_name(namespace));
-            let help = "Since when the first request of the queue waits, since the Unix epoch";
+            let help = "When the first request of the queue began to wait, since the Unix epoch";
             self.timestamps(&name, help, samples(since))?;
         }
         Ok(())
     }
 }
 
-/// What the system knows of the process. Each is `None` where it does not say.
+/// What the system reports about the process; `None`: it does not report it.
 struct Process {
     cpu_s: Option<f64>,
     resident_bytes: Option<u64>,

@@ -7,8 +7,8 @@ use hyper::header::{ACCEPT, HeaderMap};
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// A scrape in the format that the header Accept asks for, and the type of that. `open_metrics` is the scrape as the encoder has
-/// written it.
+/// Returns the content type that the header Accept asks for, and a scrape in that format. `open_metrics` is the scrape
+/// as the encoder has written it.
 pub(super) fn wanted(headers: &HeaderMap, open_metrics: String) -> (&'static str, String) {
     let mut values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if values.any(|value| value.to_ascii_lowercase().contains(OPEN_METRICS)) {
@@ -18,11 +18,11 @@ pub(super) fn wanted(headers: &HeaderMap, open_metrics: String) -> (&'static str
     }
 }
 
-/// A scrape in the older text format. There, a family of counters has the name of its samples, there is no type `info`, and
-/// units and the end are not marked.
+/// Returns a scrape in the older text format. There, a family of counters has the name of its samples, there is no type
+/// `info`, and units and the end are not marked.
 fn text_of(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
-    // Its name changes with the type, which is in the next line.
+    // The name in a HELP line depends on the type, which is in the next line.
     let mut help = None;
     for line in open_metrics.lines() {
         if let Some(family) = line.strip_prefix("# HELP ") {
@@ -35,7 +35,7 @@ fn text_of(open_metrics: &str) -> String {
                 "info" => ("_info", "gauge"),
                 _ => ("", kind),
             };
-            // A string takes everything.
+            // Writing to a string does not fail.
             if let Some((_, help)) = help.take() {
                 let _ = writeln!(text, "# HELP {name}{suffix} {help}");
             }

@@ -1,12 +1,12 @@
 //! `/metrics`, as OpenMetrics or in the older text format of Prometheus (`docs/metrics.md`).
 //!
-//! Everything is read from the server's figures when it is asked for: nothing is added to the paths of requests, except the
-//! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those of
-//! single names, and `format` chooses the format.
+//! Everything is read from the server's figures during a scrape: nothing is added to the paths of requests, except the
+//! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those
+//! of single names, and `format` chooses the format.
 //!
-//! Invariants: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
-//! `http.names_max` names of a namespace have series. The length of a scrape does not either: the labels of these names take
-//! at most [`series::LABEL_BYTES_MAX`].
+//! Invariants: neither the number of series nor the length of a scrape depends on clients. Grants, sessions and
+//! addresses are not labels, at most `http.names_max` names of a namespace have series, and the labels of these names
+//! take at most [`series::LABEL_BYTES_MAX`].
 
 mod families;
 mod format;
@@ -46,7 +46,7 @@ pub(super) fn metrics(
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
     let (kind, mut text) = format::wanted(headers, text);
-    // It may wait for its client for long.
+    // The text may wait for its client for a long time.
     text.shrink_to_fit();
     let mut response = respond(StatusCode::OK, kind, text);
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));

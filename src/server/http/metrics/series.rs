@@ -1,9 +1,9 @@
 //! Names that have series of their own: declared semaphores, and names that begin with a prefix of `http.names`.
 //!
 //! A scrape never visits all names. The first declared semaphores are listed in the order of their names. Names with a
-//! prefix are found by a walk in bursts with pauses, which is made again every [`WALK_PERIOD`] while the server is scraped; the
-//! walk also sums up the names for which there is no room: those beyond `http.names_max`, and those whose labels are too long
-//! together. Names may be 64 KiB long, so their number alone would not bound a scrape.
+//! prefix are found by a walk in bursts with pauses, which is repeated every [`WALK_PERIOD`] while the server is
+//! scraped. The walk also sums up the names for which there is no room: those beyond `http.names_max`, and those whose
+//! labels are too long together. Names may be 64 KiB long, so their number alone would not bound a scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,11 @@ use signalbox_model::{Namespace, escaped};
 /// How old the selection of names may be.
 const WALK_PERIOD: Duration = Duration::from_secs(10);
 
-/// Most bytes of the labels of the names of a namespace. They are written once for each metric of names: up to five times.
+/// The most bytes of labels for the names of a namespace. They are written once for each metric of names: up to five
+/// times.
 pub(super) const LABEL_BYTES_MAX: usize = 256 * 1024;
 
-/// Names that are visited between two pauses: about a millisecond of work.
+/// The names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 4096;
 
 /// The selection of names.
@@ -67,7 +68,7 @@ impl Figures {
         self.waiting_since_s = None;
     }
 
-    /// Those of one name; `None`: it no longer exists.
+    /// Returns the figures of one name; `None`: it no longer exists.
     fn of(server: &Server, namespace: Namespace, name: &[u8], is_paused: bool) -> Option<Self> {
         let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
         Some(Self {
@@ -84,14 +85,14 @@ impl Figures {
     }
 }
 
-/// Since when the first request in the queue of a name waits, in seconds of Unix time; `None`: none waits.
+/// Returns since when the first request in the queue of a name waits, in seconds of Unix time; `None`: none waits.
 fn waiting_since_s(server: &Server, namespace: Namespace, name: &[u8]) -> Option<u64> {
     let mut listing = server.core.listing(namespace, name, ListingKind::Waiters).ok()?;
     let (first, _) = server.core.list(&mut listing).into_iter().next()?;
     first.since
 }
 
-/// Since when the request waits that waits longest, in seconds of Unix time; `None`: none waits.
+/// Returns since when the request that waits longest has been waiting, in seconds of Unix time; `None`: none waits.
 pub(super) fn longest_waiting_since_s(server: &Server) -> Option<u64> {
     let names = server.core.list_waited(&mut WaitedListing::default());
     let (namespace, name) = names.first()?;
@@ -107,7 +108,7 @@ pub(super) struct Series {
 }
 
 impl Selection {
-    /// The series of a scrape. Begins a walk if the last one is old.
+    /// Returns the series of a scrape. Begins a walk if the last one is old.
     pub(super) fn of(&self, config: &HttpConfig, server: &Arc<Server>) -> Series {
         let names_max = config.names_max as usize;
         let (declared, is_more) = declared(server, names_max);
@@ -149,7 +150,7 @@ impl Selection {
 /// The name of a declared semaphore, and whether it is paused.
 type Declared = (Box<[u8]>, bool);
 
-/// The first declared semaphores that have room, and whether there are more.
+/// Returns the first declared semaphores for which there is room, and whether there are more.
 fn declared(server: &Server, names_max: usize) -> (Vec<Declared>, bool) {
     let mut listing = server.core.declared(b"");
     let (mut names, mut bytes) = (Vec::new(), 0);
@@ -168,7 +169,7 @@ fn declared(server: &Server, names_max: usize) -> (Vec<Declared>, bool) {
     }
 }
 
-/// The names of all semaphores that are paused.
+/// Returns the names of all semaphores that are paused.
 async fn paused(server: &Server) -> BTreeSet<Box<[u8]>> {
     let (mut listing, mut names, mut visited) = (server.core.declared(b""), BTreeSet::new(), 0);
     loop {
@@ -220,15 +221,15 @@ async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<Strin
     state.is_walking = false;
 }
 
-/// The first names in their order that have room.
+/// The first names, in order, for which there is room.
 struct First {
     /// With their figures and the bytes of their labels.
     names: BTreeMap<Box<[u8]>, (Figures, usize)>,
     names_max: usize,
     label_bytes: usize,
-    /// The first name that has no room. Later names have no room either, although they may be shorter.
+    /// The first name for which there is no room. Later names are left out too, although they may be shorter.
     end: Option<Box<[u8]>>,
-    /// The sum of the names that have no room.
+    /// The sum of the names for which there is no room.
     others: Option<Figures>,
 }
 
@@ -258,7 +259,7 @@ impl First {
     }
 }
 
-/// The bytes of a label in the text of a scrape, which has a backslash before some characters.
+/// Returns the bytes of a label in the text of a scrape, which has a backslash before some characters.
 fn label_bytes(label: &str) -> usize {
     label.len() + label.bytes().filter(|byte| matches!(byte, b'\\' | b'"')).count()
 }
