@@ -25,7 +25,8 @@ function fieldOf({ key, label, options, ...attributes }) {
   return element("label", {}, label, input);
 }
 
-// Asks whether to continue, with fields to fill in. `noteOf` makes a text of their values. Answers the values; `null`: no.
+// Asks whether to continue, with fields to fill in. `noteOf` makes a text of their values. Returns the values; `null`:
+// no.
 function confirm({ title, text, action, fields = [], noteOf = () => "" }) {
   const values = () => Object.fromEntries(new FormData(form));
   document.getElementById("confirm-title").textContent = title;
@@ -87,7 +88,7 @@ export async function resize(item) {
   return act(
     {
       title: `Resize "${name}"`,
-      text: "If more is in use than the new capacity, nothing is granted until enough was released. Waiting requests for more than it are refused.",
+      text: "If more is in use than the new capacity, nothing is granted until enough is released. Waiting requests for more than the new capacity are refused.",
       action: "Resize",
       fields: [{ ...CAPACITY, value: item.capacity }],
       noteOf: ({ capacity }) => refusedText(queue, capacity),
@@ -98,7 +99,7 @@ export async function resize(item) {
   );
 }
 
-// How many waiting requests a smaller capacity refuses.
+// Returns a text that says how many waiting requests a smaller capacity refuses.
 function refusedText(queue, capacity) {
   if (queue === null) {
     return "The queue cannot be read, so it is not known how many waiting requests are refused.";

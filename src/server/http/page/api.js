@@ -1,4 +1,4 @@
-// Requests to the server. A token is kept in this module's memory alone: it is in no storage and in no URL.
+// Requests to the server. A token is kept only in this module's memory, not in any storage or URL.
 
 const URL_MAX = 1500;
 
@@ -9,7 +9,7 @@ const READ_MS = 5000;
 const CHANGE_MS = 15_000;
 
 let token = "";
-// Another one for each token that is set.
+// Grows with each token that is set.
 let tokenNumber = 0;
 
 export function setToken(text) {

@@ -1,10 +1,10 @@
-// A line of a figure over the last minutes, drawn from what the page has seen of it.
+// A line chart of a figure over the last minutes, drawn from the values that the page has read.
 
 import { amount, duration } from "/text.js";
 
 const SPAN_MS = 5 * 60_000;
 
-// More than the page updates itself in that time.
+// More than the updates of the page in that time.
 const SAMPLES_MAX = 300;
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,7 +22,7 @@ export class Chart {
     this.element.append(this.line);
   }
 
-  // Adds the present value. The line is as high as `most`, or as the highest value.
+  // Adds the present value. The chart is as high as `most`, or as the highest value if that is greater.
   add(value, most = 1) {
     const now = Date.now();
     this.samples.push({ now, value });

@@ -80,14 +80,14 @@ export function button(label, accessible, onclick) {
   return element("button", { type: "button", "aria-label": accessible, onclick }, label);
 }
 
-// A choice of values, each with its text, which is part of the address of the view.
+// Makes a choice of values, each with its text. The chosen one is part of the address of the view.
 export function choice(values, chosen, go) {
   const select = element("select", {}, ...values.map(([value, text]) => element("option", { value, selected: value === chosen }, text)));
   select.addEventListener("change", () => go(select.value));
   return select;
 }
 
-// A field for a search, which is part of the address of the view.
+// Makes a field for a search, which is part of the address of the view.
 export function searchForm(label, value, go) {
   const input = element("input", { type: "search", value, autocomplete: "off", spellcheck: "false" });
   const form = element("form", { class: "search", role: "search" }, element("label", {}, label, input), element("button", {}, "Search"));
@@ -98,7 +98,8 @@ export function searchForm(label, value, go) {
   return form;
 }
 
-// Semaphores that are paused, have no capacity, are above their capacity, or have slots out of service, and how many there are of each.
+// Reads the semaphores that are paused, have no capacity, are above their capacity, or have slots out of service, and
+// the number of each kind.
 export async function limitedSemaphores(prefix, limit) {
   const kinds = ["paused", "no_capacity", "above_capacity", "out_of_service"];
   const lists = await Promise.all(kinds.map((list) => read("/api/v1/declared", { list, prefix, limit })));
@@ -108,7 +109,7 @@ export async function limitedSemaphores(prefix, limit) {
   };
 }
 
-// Links to what clients hold.
+// Makes a link to what clients hold.
 function heldLink(parameters, text) {
   return element("a", { href: `#${withQuery("/held", parameters)}` }, text);
 }
@@ -139,12 +140,12 @@ export const client = {
   },
 };
 
-// The host of an address with a port.
+// Returns the host of an address with a port.
 function hostOf(address) {
   return address.replace(/:\d+$/, "").replace(/^\[(.*)\]$/, "$1");
 }
 
-// The columns of a holder or a waiter. `time` answers the time of the server.
+// The columns of a holder or a waiter. `time` returns the time of the server.
 export function entryColumns(time, since) {
   return [
     client,
@@ -154,13 +155,13 @@ export function entryColumns(time, since) {
   ];
 }
 
-// What holders have besides.
+// The further columns of holders.
 export const holding = [
   { title: "Slots", short: "slots", state: (item) => slotsOf(item.slots ?? []) },
   { title: "Lease ends in", short: "lease", number: true, state: (item) => duration(item.ttl_left) },
 ];
 
-// Objects of figures as rows: "semaphores.connections" and so on.
+// Turns objects of figures into rows: "semaphores.connections" and so on.
 export function flat(object, before = "") {
   return Object.entries(object).flatMap(([key, value]) =>
     value !== null && typeof value === "object" ? flat(value, `${before}${key}.`) : [{ name: `${before}${key}`.replaceAll("_", " "), value }],

@@ -1,9 +1,9 @@
 //! Static files that are part of the program: the status page, and the description of the API.
 //!
-//! The Content-Security-Policy of every answer (`routes`) permits scripts and styles of this server only, and none inline.
-//! `page.js` shows the view that the address names; `overview.js` and `views.js` have the views, `columns.js` what these have in
-//! common, `actions.js` the changes, `api.js` the requests, `table.js` and `chart.js` what is updated in place, and `text.js` how
-//! names are shown.
+//! The Content-Security-Policy of every answer (`routes`) permits only scripts and styles of this server, and no inline
+//! ones. `page.js` shows the view that the address names; `overview.js` and `views.js` have the views, `columns.js`
+//! what these have in common, `actions.js` the changes, `api.js` the requests, `table.js` and `chart.js` what is
+//! updated in place, and `text.js` how names are shown.
 
 use hyper::StatusCode;
 
@@ -12,7 +12,7 @@ use super::answer::{JSON, Response, respond};
 /// A static file.
 #[derive(Debug)]
 pub(super) struct File {
-    /// Where it is served.
+    /// The path at which it is served.
     pub(super) path: &'static str,
     kind: &'static str,
     pub(super) content: &'static str,

@@ -13,10 +13,10 @@ const LONG_WAIT_S = 60;
 // Commits that take at least this long on average need attention.
 const SLOW_COMMIT_S = 0.25;
 
-// How far back refusals and failures need attention.
+// Refusals and failures within this time need attention.
 const RECENT_MS = 5 * 60_000;
 
-// Figures since the last update, as rates.
+// Turns totals into rates since the last update.
 class Rates {
   update(time, totals) {
     const before = this.last;
@@ -29,7 +29,7 @@ class Rates {
   }
 }
 
-// By how much rows of totals of a process grew within the last minutes, as far as the page was open.
+// By how much the totals of a process have grown in the last minutes, as far as the page was open.
 class Growth {
   samples = [];
 
@@ -62,12 +62,12 @@ function counted(count, one, many) {
   return `${amount(count)} ${count === 1 ? one : many}`;
 }
 
-// What needs attention: texts and their looks, the worst first.
+// Returns what needs attention: texts and their looks, the worst first.
 function troublesOf(status, found) {
   const troubles = [];
   const add = (condition, text, look = "warn") => condition && troubles.push([text, look]);
   add(status.state === "draining", "▼ This process is being stopped");
-  add(status.cluster?.fenced, "✖ This node leads no longer, as far as it knows, and grants nothing", "bad");
+  add(status.cluster?.fenced, "✖ As far as this node knows, it no longer leads, and it grants nothing", "bad");
   if (found) {
     const { totals, rows, refused, failed, commitSeconds } = found;
     add(failed.length > 0, `✖ The store fails. In the last minutes: ${listed(failed)}`, "bad");
@@ -123,7 +123,7 @@ export function overview() {
   };
 }
 
-// The names that need attention, and what was refused and failed.
+// Reads the names that need attention, and what was refused or has failed.
 async function attention(status) {
   const [waiting, { items, totals }, refusals, store] = await Promise.all([
     read("/api/v1/names", { list: "waiting", limit: SHOWN_MAX }),
@@ -156,13 +156,13 @@ async function attention(status) {
   };
 }
 
-// How long the first request in a queue has waited; `null`: none waits any more.
+// Returns how long the first request in a queue has waited; `null`: none waits.
 async function longestWait(item, time) {
   try {
     const first = (await read("/api/v1/waiters", { kind: item.kind, ...nameOf(item), limit: 1 })).items[0];
     return first?.since === undefined || first.since === null ? null : time - first.since;
   } catch (error) {
-    // The name is gone since.
+    // The name no longer exists.
     if (error.status === 404) {
       return null;
     }

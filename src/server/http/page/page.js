@@ -11,7 +11,7 @@ const PERIOD_MS = 2000;
 // Data that should be updated and is older than this is shown as stale.
 const STALE_MS = 6000;
 
-// The looks of states, beside their words.
+// The symbols and looks of states.
 const STATES = new Map([
   ["serving", ["●", "good"]],
   ["relaying", ["◐", "warn"]],
@@ -31,7 +31,7 @@ const VIEWS = new Map([
   ["/server", views.server],
 ]);
 
-// The lists that single things are in.
+// The lists to which the views of single items belong.
 const LISTS = new Map([["/name", "/names"], ["/held", "/sessions"]]);
 
 const content = document.getElementById("content");
@@ -53,10 +53,10 @@ let stateName = "connecting";
 // When the view was opened and updated, by the clock of this machine, which also runs while it sleeps.
 let openedAt = Date.now();
 let updatedAt = null;
-// When the server answered last, if only with an error.
+// When the server last answered, even with an error.
 let answeredAt = Date.now();
 
-// The path and the parameters that the address names.
+// Returns the path and the parameters that the address names.
 function address() {
   const [path, query] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
   const parameters = Object.fromEntries(new URLSearchParams(query ?? ""));
@@ -130,7 +130,7 @@ async function refresh() {
   }
 }
 
-// The status. A client that may not read it may still read some names.
+// Reads the status. A client that may not read it may still read some names.
 async function readStatus() {
   try {
     return await read("/api/v1/status");
@@ -142,7 +142,8 @@ async function readStatus() {
   }
 }
 
-// The status of the leader: a node that does not lead forwards what is about it. Without an answer, that of this node.
+// Reads the status of the leader: a node that does not lead forwards this request to it. Without an answer, it is that
+// of this node.
 async function readLeader(own) {
   try {
     return await read("/api/v1/leader");
@@ -151,7 +152,7 @@ async function readLeader(own) {
   }
 }
 
-// Why a process has no data of its own, and whose data is shown.
+// Returns a text that says why a process has no data of its own, and whose data is shown.
 function elsewhere({ state: name, cluster }, { server, problem: refusal }) {
   const leader = cluster?.leader;
   if (!leader) {
@@ -253,7 +254,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 window.addEventListener("hashchange", () => {
-  // What was done before belongs to the view before.
+  // The outcome of an action belongs to the view in which it was made.
   setText(outcome, "");
   show();
   content.focus({ preventScroll: true });

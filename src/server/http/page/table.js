@@ -1,9 +1,9 @@
-// Tables and lists of figures, which are updated in place: a row stays the same element while its key stays, so the focus
-// of a keyboard and the place of a screen reader stay as well.
+// Tables and lists of figures, which are updated in place: a row keeps its element while its key stays, so the keyboard
+// focus and the place of a screen reader stay as well.
 
 import { Chart } from "/chart.js";
 
-// An element with these children: elements or texts.
+// Makes an element with these children: elements or texts.
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -84,7 +84,7 @@ export class Table {
     return { element: element("tr", {}, ...cells), cells, shown: [] };
   }
 
-  // Replaces the content of cells that changed. Cells with buttons keep their elements while `state` says the same.
+  // Replaces the content of cells that changed. Cells with buttons keep their elements while `state` returns the same.
   fill(row, item) {
     this.columns.forEach((column, index) => {
       const state = String(column.state(item));
@@ -103,7 +103,8 @@ export class Figures {
     this.shown = new Map();
   }
 
-  // Each is a name, a text, and perhaps a look, a part from 0 to 1 for a bar, or a value for a chart that is as high as `most`.
+  // Each has a name and a text, and may have a look, a part from 0 to 1 for a bar, or a value for a chart that is as
+  // high as `most`.
   update(figures) {
     for (const { name, text, look, part, value, most } of figures) {
       let entry = this.shown.get(name);

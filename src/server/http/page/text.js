@@ -1,7 +1,7 @@
 // How names, labels, times and amounts are shown.
 //
-// A name is any bytes that a client chose. Everything here ends in text nodes, so markup stays text; characters that are
-// invisible, or that change the direction of what follows, are written as escapes; so are accents that would cover other lines.
+// A name may be any bytes. Everything here becomes text nodes, so markup stays text. Characters that are invisible or
+// change the direction of the following text are written as escapes, and so are accents that would cover other lines.
 
 const SHOWN_MAX = 120;
 
@@ -12,7 +12,7 @@ const ACCENTS_MAX = 4;
 
 const encoder = new TextEncoder();
 
-// The parts of a text: [text, whether it is an escape].
+// Returns the parts of a text, each as [text, whether it is an escape], and whether the text is cut.
 function parts(text) {
   const parts = [];
   let plain = "";
@@ -47,7 +47,7 @@ function span(text, className) {
   return element;
 }
 
-// An element that shows a text in the direction of its own, and says how long it is if it is cut.
+// Returns an element that shows a text in its own direction, with its length if it is cut.
 export function shown(text) {
   const element = document.createElement("bdi");
   const [pieces, isCut] = parts(text);
@@ -60,17 +60,17 @@ export function shown(text) {
   return element;
 }
 
-// The same as a text, for titles and messages.
+// Returns what `shown` shows as a plain text, for titles and messages.
 export function plain(text) {
   return shown(text).textContent;
 }
 
-// What an object says of its name or label: {text} or {hex}.
+// Returns the name of an object as a parameter: `name` or `name_hex`.
 export function nameOf(object) {
   return object.name_hex === undefined ? { name: object.name } : { name_hex: object.name_hex };
 }
 
-// The text of a name: of one that is not UTF-8, its bytes.
+// Returns the text of a name, or its bytes if it is not UTF-8.
 export function nameText(object) {
   return object.name_hex === undefined ? object.name : `bytes ${object.name_hex}`;
 }
@@ -79,7 +79,7 @@ export function labelText(object) {
   return object.label_hex === undefined ? (object.label ?? "") : `bytes ${object.label_hex}`;
 }
 
-// A key that differs for every name.
+// Returns a key that differs for every name.
 export function nameKey(object) {
   return object.name_hex === undefined ? `n${object.name}` : `h${object.name_hex}`;
 }
@@ -98,7 +98,7 @@ export function bytes(number) {
   return `${unit === 0 ? number : number.toFixed(1)} ${units[unit]}`;
 }
 
-// A time of this many seconds, in its two largest units.
+// Returns the text of a time in seconds, in its two largest units.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) {
     return "–";

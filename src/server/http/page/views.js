@@ -9,7 +9,8 @@ import {
 import { Figures, Pages, Table, element, fill } from "/table.js";
 import { amount, duration, labelText, nameKey, nameText, plain, shown } from "/text.js";
 
-// A page of names. The next ones that are wanted may be far away: `from` is where they were found.
+// Reads a page of names. It skips empty pages, because the next wanted names may be far away: `from` is where they were
+// found.
 async function pageOfNames(parameters) {
   let from = parameters.after;
   let page = await read("/api/v1/names", { ...parameters, limit: 100 });
@@ -164,7 +165,7 @@ export function declared(parameters, go) {
   };
 }
 
-// How sessions may be ordered.
+// The orders of sessions.
 const ORDERS = [
   ["", "by session"],
   ["age", "oldest first"],
@@ -212,7 +213,7 @@ export function sessions(parameters, go) {
   };
 }
 
-// What a session, or all sessions of a client, hold and wait for.
+// The view of what a session, or all sessions of a client, hold and wait for.
 export function held(parameters, go) {
   const { client: text, session: id, offset = 0 } = parameters;
   let time = 0;
@@ -258,7 +259,8 @@ export function held(parameters, go) {
   };
 }
 
-// The names that a connection holds by plain Acquires; `null`: the session is not one of a connection, or it has ended.
+// Reads the names that a connection holds by plain Acquires; `null`: the session is not that of a connection, or it has
+// ended.
 async function plainOf(id) {
   try {
     return await pageOfNames({ holder: id });
@@ -270,7 +272,7 @@ async function plainOf(id) {
   }
 }
 
-// The tokens that clients may show; `null`: only administrators see them.
+// Reads the tokens that clients may show; `null`: only administrators see them.
 async function listedTokens() {
   try {
     return (await read("/api/v1/tokens", { limit: 1000 })).items;
@@ -300,7 +302,7 @@ export function server() {
   ]);
   const tokenPart = element("div", { hidden: true }, element("h2", {}, "Tokens"), tokens.element);
   let time = 0;
-  // The server counts and logs what it refuses, so that it is not asked again with the same token.
+  // The server counts and logs what it refuses, so the page does not ask again with the same token.
   let refusedToken = null;
   const cluster = new Table("This node of the cluster", columns());
   const nodes = new Table("Nodes of the cluster", [
