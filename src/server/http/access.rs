@@ -15,7 +15,7 @@ use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
 
-/// The number of seconds for which a client with too many wrong tokens has to be quiet.
+/// The number of seconds for which a client with too many wrong tokens must not show another.
 const QUIET_S: u32 = 60;
 
 /// The client of a request, and its connection.
@@ -28,7 +28,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// The client of a request on this connection that another program forwards.
+    /// Returns the client of a request that another program forwards over this connection.
     pub(super) fn forwarded(&self) -> Self {
         let Client { address, certificate } = &*self.client;
         let client = Client { address: address.forwarded(), certificate: certificate.clone() };
@@ -36,8 +36,8 @@ impl Peer {
     }
 }
 
-/// The rights of the client of a request to this path: those of its token if it shows one, and otherwise those of its certificate
-/// or its address. A token that is refused is counted and logged.
+/// Returns the rights of the client of a request to this path: those of its token if it shows one, otherwise those of
+/// its certificate or its address. A refused token is counted and logged.
 pub(super) fn permissions_of(
     access: &Access,
     peer: &Peer,
@@ -60,7 +60,7 @@ pub(super) fn permissions_of(
     })
 }
 
-/// Refuses a request whose token must not be forwarded to another node: it would cross the network in clear.
+/// Refuses a request whose token must not be forwarded to another node: it would cross the network in the clear.
 pub(super) fn may_forward_token(access: &Access, peer: &Peer, headers: &HeaderMap) -> Result<(), ApiError> {
     let may_show = || access.accepts_token_of(&peer.client, peer.is_encrypted);
     if !headers.contains_key(AUTHORIZATION) || may_show() {
@@ -73,7 +73,7 @@ fn denied_token(denied: TokenRefusal) -> ApiError {
     unauthorized(&format!("the client may not do this: {denied}; {}", denied.advice()))
 }
 
-/// The token that a request shows; `None`: it has no header Authorization.
+/// Returns the token that a request shows; `None`: it has no header Authorization.
 fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = shown.next() else { return Ok(None) };
@@ -84,7 +84,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     }
 }
 
-/// A copy of the token of a request whose header Authorization was checked.
+/// Returns a copy of the token of a request whose header Authorization was checked.
 pub(super) fn shown_token(headers: &HeaderMap) -> Option<Box<[u8]>> {
     Some(token(headers).ok()??.into())
 }
@@ -107,7 +107,7 @@ pub(super) fn require_token(
     ))
 }
 
-/// The error for a client without this right, which is counted and logged.
+/// Returns the error for a client without this right, and counts and logs the refusal.
 pub(super) fn refuse(
     access: &Access,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Answers in JSON, and errors: each has a code that stays, and a message that says what was requested, what the state is
+//! Answers in JSON, and errors: each has a stable code, and a message that says what was requested, what the state is
 //! and what to do.
 
 use std::time::Duration;
@@ -40,11 +40,11 @@ pub(super) static HEADERS: [(HeaderName, HeaderValue); 8] = [
 /// A response with a whole body.
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
-/// Makes a response of this type.
+/// Makes a response of this content type.
 pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    // Room for those of every answer too, so that the map does not grow.
+    // Room for `HEADERS` too, so that the map does not grow.
     response.headers_mut().reserve(1 + HEADERS.len());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
@@ -104,7 +104,7 @@ impl ApiError {
         Self { retry_after_s: Some(seconds), ..self }
     }
 
-    /// The request is not one of the documented.
+    /// The request is not as documented.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
@@ -144,9 +144,9 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
-    /// The request, or a part of it, took longer than this.
-    pub(super) fn too_slow(most: Duration) -> Self {
-        let message = format!("the request was not complete or not answered within {} s", most.as_secs());
+    /// The request, or a part of it, took longer than `limit`.
+    pub(super) fn too_slow(limit: Duration) -> Self {
+        let message = format!("the request was not complete or not answered within {} s", limit.as_secs());
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 

@@ -1,10 +1,10 @@
 //! The connections of the listener: how many there are, what they receive, and how long their clients take to receive answers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of them
-//! are in use. No client is refused: another connection is closed for a further one. So a probe is answered while other clients
-//! open connections and send nothing. Connections whose last request was a short one for a lease, which may wait, count against a
-//! limit of their own instead, with shares too, and are never closed for others. Nothing is written to a client past the deadline
-//! of a leader.
+//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half
+//! of them are in use. No client is refused: an open connection is closed to make room for a new one, so a probe is
+//! answered even while other clients open connections and send nothing. Connections whose last request was a short one
+//! for a lease, which may wait, count against a limit of their own instead, with shares too, and are never closed for
+//! others. Nothing is written to a client past the deadline of a leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -27,10 +27,10 @@ use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
 use super::shared::Shared;
 use signalbox_core::ClientKey;
 
-/// Connections at a time. A few browsers and scrapers need far fewer.
+/// The most connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
-/// The longest head of a request. A URL of it may be 64 KiB long, for names.
+/// The longest head of a request, in bytes. Its URL may be 64 KiB long, because names may be.
 pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 
 /// How a connection ends.
@@ -46,9 +46,9 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     opened: u64,
-    /// Those in general, by number.
+    /// General connections, by number.
     general: BTreeMap<u64, Connection>,
-    /// Those for leases.
+    /// Connections for leases, by number.
     leases: HashMap<u64, Connection>,
 }
 
@@ -59,7 +59,7 @@ struct Connection {
     /// `None`: the header of the proxy has not been read yet.
     counted: Option<Counted>,
     is_busy: bool,
-    /// When it began to be busy, or not to be.
+    /// Since when it is busy, or idle.
     since: Instant,
     /// The connection is closed when this is dropped.
     _open: oneshot::Sender<Infallible>,
@@ -76,8 +76,8 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// Counts a connection of a peer, and of a client unless the peer is a proxy. Also returns a future that is ready when the
-    /// connection has to be closed for another one.
+    /// Counts a connection of a peer, and of a client unless the peer is a proxy. Also returns a future that is ready
+    /// when the connection must be closed for another one.
     pub(super) fn begin(connections: &Arc<Connections>, peer: ClientAddress) -> (Self, Closed) {
         let shared = &connections.shared;
         Self::open(connections, |connections, number, open| {
@@ -88,8 +88,8 @@ impl OpenConnection {
         })
     }
 
-    /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if there is
-    /// room. Also returns a future that is ready when the request has to end for another connection.
+    /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if
+    /// there is room. Also returns a future that is ready when the request must end for another connection.
     pub(super) fn of_request(connections: &Arc<Connections>, client: ClientAddress) -> (Self, Closed) {
         let shared = &connections.shared;
         Self::open(connections, |connections, number, open| match connections.count_lease(shared, client) {
@@ -104,7 +104,7 @@ impl OpenConnection {
         })
     }
 
-    /// Allocates a number, and has `add` add the connection with it.
+    /// Allocates a number, and calls `add` to add the connection with it.
     fn open(
         connections: &Arc<Connections>,
         add: impl FnOnce(&mut Open, u64, oneshot::Sender<Infallible>),
@@ -137,7 +137,7 @@ impl OpenConnection {
         })
     }
 
-    /// Counts the connection, which answers a request, among those in general from now on.
+    /// Counts the connection, which answers a request, among the general ones from now on.
     pub(super) fn use_for_anything(&self) {
         let (shared, number) = (&self.shared, self.number);
         self.connections.with(|connections| {
@@ -150,18 +150,19 @@ impl OpenConnection {
         });
     }
 
-    /// Counts the connection for its client. If that has used up its share, another one of its connections is closed.
+    /// Counts the connection for its client. If the client has used up its share, another one of its connections is
+    /// closed.
     pub(super) fn count_client(&self, client: ClientAddress) {
         let shared = &self.shared;
         self.connections.with(|connections| connections.count_client(shared, self.number, client));
     }
 
-    /// The client, if it is known and the connection need not make room for another one.
+    /// Returns the client, if it is known and the connection is not closed for another one.
     pub(super) fn client(&self) -> Option<ClientAddress> {
         self.counted(|client, _| client)
     }
 
-    /// The usage that the connections of the client share.
+    /// Returns the usage that the connections of the client share.
     pub(super) fn usage(&self) -> Arc<ClientUsage> {
         self.counted(|_, counted| Arc::clone(counted.usage())).unwrap_or_default()
     }
@@ -174,12 +175,12 @@ impl OpenConnection {
         })
     }
 
-    /// The server, if this process has one.
+    /// Returns the server, if this process has one.
     pub(super) fn server(&self) -> Option<Arc<Server>> {
         self.shared.stage().server()
     }
 
-    /// The connection begins to answer a request, or has answered it.
+    /// Notes that the connection begins to answer a request, or has answered it.
     pub(super) fn set_busy(&self, is_busy: bool) {
         self.connections.with(|connections| {
             if let Some(connection) = connections.general.get_mut(&self.number) {
@@ -205,17 +206,17 @@ impl Connection {
 }
 
 impl Connections {
-    /// Without a connection.
+    /// Returns the state without connections.
     pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self { shared, open: Mutex::default() })
     }
 
-    /// The number of connections in general.
+    /// Returns the number of general connections.
     pub(super) fn count(&self) -> u64 {
         self.with(|connections| connections.general.len() as u64)
     }
 
-    /// The number of connections for leases.
+    /// Returns the number of connections for leases.
     pub(super) fn count_of_leases(&self) -> u64 {
         self.with(|connections| connections.leases.len() as u64)
     }
@@ -226,7 +227,7 @@ impl Connections {
 }
 
 impl Open {
-    /// Adds a connection to those in general. If there are too many, another one is closed.
+    /// Adds a general connection. If there are too many, another one is closed.
     fn add(&mut self, shared: &Shared, number: u64, connection: Connection) {
         if self.general.len() >= CONNECTIONS_MAX
             && let Some(other) = self.least_needed_of_many()
@@ -243,7 +244,8 @@ impl Open {
         self.general.insert(number, connection);
     }
 
-    /// Counts a connection in general for its client. If that has used up its share, another one of its connections is closed.
+    /// Counts a general connection for its client. If the client has used up its share, another one of its connections
+    /// is closed.
     fn count_client(&mut self, shared: &Shared, number: u64, client: ClientAddress) {
         let enter = |in_use| {
             let (name, of) = ("HTTP connections", &[ConnectionKind::Http]);
@@ -266,7 +268,7 @@ impl Open {
         }
     }
 
-    /// Counts a connection for leases; `None`: there are as many as there may be, or the client has used up its share.
+    /// Counts a connection for leases; `None`: the limit is reached, or the client has used up its share.
     fn count_lease(&self, shared: &Shared, client: ClientAddress) -> Option<Counted> {
         let (max, in_use) = (shared.config().http.lease_connections_max as usize, self.leases.len());
         let limit = ConnectionLimit {
@@ -278,12 +280,12 @@ impl Open {
         if in_use < max { shared.rules.shares.enter(client, ConnectionKind::Leases, limit) } else { None }
     }
 
-    /// The connection of this client that is closed first for its connection with this number.
+    /// Returns the connection of this client that is closed first for its connection with this number.
     fn least_needed_of(&self, client: ClientKey, number: u64) -> Option<u64> {
         self.least_needed(|other, connection| connection.client.machine_key() == client && other != number)
     }
 
-    /// The connection that is closed first, of one of the clients with the most.
+    /// Returns the connection that is closed first: one of a client with the most connections.
     fn least_needed_of_many(&self) -> Option<u64> {
         let mut counts = HashMap::<_, usize>::new();
         let client = |connection: &Connection| connection.client.machine_key();
@@ -292,7 +294,7 @@ impl Open {
         self.least_needed(|_, connection| counts.get(&client(connection)).copied() == most)
     }
 
-    /// The connection that has waited longest for its peer, or, if none waits, has been answering longest.
+    /// Returns the connection that has waited longest for its peer, or, if none waits, has been answering longest.
     fn least_needed(&self, may_close: impl Fn(u64, &Connection) -> bool) -> Option<u64> {
         let candidates = self.general.iter().filter(|(number, connection)| may_close(**number, connection));
         let first = candidates.min_by_key(|(_, connection)| (connection.is_busy, connection.since));
@@ -313,7 +315,8 @@ struct Received {
 }
 
 impl Input {
-    /// The connection has received `bytes` more, perhaps 0. Ready when it has to be closed to make room for others.
+    /// Notes that the connection has received `bytes` more, perhaps 0. Ready when it must be closed to make room for
+    /// others.
     fn poll_received(
         &self,
         connection: &OpenConnection,
@@ -337,13 +340,13 @@ impl Input {
         }
     }
 
-    /// The request is complete.
+    /// Notes that the request is complete.
     pub(super) fn complete(&self) {
         *lock(&self.0) = Received::default();
     }
 }
 
-/// How long a client may take to receive an answer, once it takes less than there is.
+/// How long a client may take to receive an answer, from the first write that has to wait.
 const TAKE_MAX: Duration = Duration::from_secs(30);
 
 /// A stream that fails when output has waited for [`TAKE_MAX`]. The time runs from the first write that has to wait until
@@ -351,7 +354,7 @@ const TAKE_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Bounded<S> {
     io: S,
     shared: Arc<Shared>,
-    /// Where received bytes are counted; `None`: the connection is one of another node.
+    /// Where received bytes are counted; `None`: the connection comes from another node.
     connection: Option<Arc<OpenConnection>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
@@ -362,7 +365,8 @@ impl<S> Bounded<S> {
         Self { io, shared, connection, limit: None }
     }
 
-    /// Fails past the deadline of a leader: another may have granted what an answer says that its client holds.
+    /// Fails past the deadline of a leader: another leader may have granted by then what an answer says its client
+    /// holds.
     fn check_fence(&self) -> io::Result<()> {
         if self.shared.is_fenced() {
             Err(io::Error::other("this node no longer leads the cluster"))
@@ -371,7 +375,7 @@ impl<S> Bounded<S> {
         }
     }
 
-    /// The outcome of a write: an error if it has waited for too long.
+    /// Returns the outcome of a write: an error if it has waited for too long.
     fn limited<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_pending() {
             let limit = self.limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKE_MAX)));

@@ -1,10 +1,13 @@
-//! Requests for leases that a node which does not lead forwards to the leader, over one connection of HTTP/2.
+//! Forwards requests from a node that does not lead to the leader, over one HTTP/2 connection: those for leases, and
+//! those that read.
 //!
-//! Each states its client; the leader reads the token, and answers as it answers its own clients. The connection belongs to a
-//! term as a relayed one does. Where it ends before the answer, the request is sent again, to the next leader: all requests that
-//! are forwarded may be repeated. So the node keeps the request, but never waits for its client while it is at the leader.
+//! Each request states its client; the leader reads the token, and answers as it answers its own clients. The
+//! connection belongs to one term, like a relayed one. If it ends before the answer, the request is sent again, to the
+//! next leader: all forwarded requests may be repeated. So the node keeps the whole request, and never waits for its
+//! client while the leader answers.
 //!
-//! Invariants: each connection of a client has one request here, so the limits on those bound the requests that are forwarded.
+//! Invariant: each connection of a client has one request here, so the limits on connections bound the forwarded
+//! requests.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,10 +41,10 @@ use signalbox_model::hex;
 /// The header that states the client. It is read only on a connection whose node has proven itself.
 const CLIENT: &str = "signalbox-client";
 
-/// After this long without an answer, the leader has to show that it is there, within the same time.
+/// After this long without anything from the leader, it is pinged, and must answer the ping within the same time.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);
 
-/// Requests whose clients have given up lately, and to which an answer may be on its way.
+/// The most requests whose clients have given up recently, and whose answers may still arrive.
 const RESET_STREAMS_MAX: usize = 1024;
 
 /// The pause before a request is sent again.
@@ -50,7 +53,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Forwards requests to the leader.
 pub(in crate::server) struct Forwarder {
     outgoing: Arc<Outgoing<Workers>>,
-    /// The connection to the leader, once there is one. Those who wait for it do so here.
+    /// The connection to the leader, once there is one. Requests that need it wait for this lock.
     connection: Mutex<Option<Connection>>,
 }
 
@@ -61,7 +64,7 @@ struct Connection {
     is_encrypted: bool,
 }
 
-/// What a node states of the client of a request.
+/// What a node states about the client of a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Stated {
     address: SocketAddr,
@@ -73,7 +76,7 @@ pub(super) struct Stated {
     certificate: Vec<String>,
 }
 
-/// The connection closes, and its requests fail, when the term is over.
+/// Runs the tasks of a connection until its term is over. The connection then closes, and its requests fail.
 #[derive(Clone)]
 struct UntilOver(Arc<RelayTerm>);
 
@@ -91,7 +94,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for UntilOver {
 }
 
 impl Forwarder {
-    /// Forwards to the leaders that `outgoing` reaches.
+    /// Returns a forwarder to the leaders that `outgoing` reaches.
     pub(in crate::server) fn new(outgoing: Arc<Outgoing<Workers>>) -> Self {
         Self { outgoing, connection: Mutex::default() }
     }
@@ -119,14 +122,14 @@ impl Forwarder {
         head: &Parts,
         body: &Bytes,
     ) -> Result<Response, ApiError> {
-        // The time at the leader does not count.
+        // The time that the leader takes does not count.
         let mut hold = self.outgoing.hold;
         loop {
             let began = Instant::now();
             let connected = timeout(hold, self.connection()).await;
             let Connection { mut requests, is_encrypted } = connected.map_err(|_| ApiError::no_leader())?;
             hold = hold.saturating_sub(began.elapsed() + PAUSE);
-            // Where others may read it, nothing is sent that needs TLS.
+            // What needs TLS is not sent where others may read it.
             let stated = if is_encrypted { peer.clone() } else { Peer { is_encrypted, ..peer.forwarded() } };
             may_forward_token(access, &stated, &head.headers)?;
             match answer_to(&mut requests, compose(&stated, head, body)).await {
@@ -137,7 +140,7 @@ impl Forwarder {
         }
     }
 
-    /// The connection to the leader. Without a leader, it waits.
+    /// Returns the connection to the leader. Waits while there is no leader.
     async fn connection(&self) -> Connection {
         let mut slot = self.connection.lock().await;
         loop {
@@ -183,15 +186,15 @@ async fn answer_to(
     Ok(response)
 }
 
-/// The request as the leader gets it.
+/// Composes the request for the leader.
 fn compose(peer: &Peer, head: &Parts, body: &Bytes) -> Request<Full<Bytes>> {
     let mut request = Request::new(Full::new(body.clone()));
-    // The listener leaves the body out of an answer to HEAD.
+    // HEAD becomes GET: the listener of this node leaves the body out of the answer.
     *request.method_mut() = if head.method == Method::HEAD { Method::GET } else { head.method.clone() };
     *request.uri_mut() = head.uri.clone();
     let headers = request.headers_mut();
     for name in [AUTHORIZATION, CONTENT_TYPE] {
-        // All of them: the leader refuses several.
+        // All values, because the leader refuses a header that is repeated.
         for value in head.headers.get_all(&name) {
             headers.append(&name, value.clone());
         }
@@ -211,18 +214,19 @@ impl Stated {
         }
     }
 
-    /// In hexadecimal digits, because names may have any character.
+    /// Encodes it in hexadecimal digits, because names may have any character.
     fn encode(&self) -> HeaderValue {
         let text = serde_json::to_vec(self).expect("texts, flags and an address can be written");
         HeaderValue::try_from(hex(&text)).expect("digits are a value")
     }
 
-    /// What a request states; `None`: nothing that could be read.
+    /// Returns what a request states; `None`: nothing that can be read.
     pub(super) fn read(headers: &HeaderMap) -> Option<Self> {
         serde_json::from_slice(&from_hex(headers.get(CLIENT)?.to_str().ok()?)?).ok()
     }
 
-    /// The client as the leader sees it, which believes what gives rights only if it comes over the TLS of `node`.
+    /// Returns the client as the leader sees it. The leader believes what gives rights only if it comes over the TLS of
+    /// `node`.
     pub(super) fn peer(self, node: ClientAddress) -> Peer {
         let is_proven = node.is_encrypted_by_relay();
         let names = self.certificate.iter().filter(|_| is_proven).filter_map(|name| name.parse().ok());

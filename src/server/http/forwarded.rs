@@ -1,5 +1,5 @@
-//! The leader's part of forwarded requests: each is answered as one of its own clients, and counts against the
-//! shares of the client that it states.
+//! The leader's part of forwarded requests: each is answered like a request of the leader's own clients, and counts
+//! against the shares of the client that it states.
 //!
 //! The node that forwards it has checked its host, origin and content type, and has proven that it is a node.
 
@@ -31,7 +31,7 @@ pub(super) async fn serve(
 ) -> Outcome {
     let stream = TcpStream::from_std(stream)?;
     tokio::select! {
-        // First: an answer that the server is being stopped must not reach the node, which asks the next leader.
+        // First, so that the node receives no answer that the server is being stopped, and asks the next leader.
         biased;
         () = connections.shared.stopping.cancelled() => Ok(()),
         outcome = begin(&connections, stream, node) => outcome,
@@ -61,7 +61,7 @@ where
         let connections = Arc::clone(&its_connections);
         async move { Ok::<_, Infallible>(answer(&connections, node, request).await) }
     });
-    // As many as a node with the same configuration can have. More wait there.
+    // As many as a node with the same configuration can have. Further ones wait at the node.
     let shared = &connections.shared;
     let requests_max = shared.config().http.lease_connections_max as usize + CONNECTIONS_MAX;
     let mut http = http2::Builder::new(TokioExecutor::new());

@@ -1,7 +1,7 @@
-//! Health in plain text, for probes: `/healthz` says whether the process works, `/readyz` whether it serves clients.
+//! Health in plain text, for probes: `/healthz` says whether the process runs, `/readyz` whether it serves clients.
 //!
-//! Probes name any host or none, and some speak HTTP/1.0 (HAProxy, keepalived). A page of another site learns nothing from a
-//! word that says that the server works.
+//! Probes name any host or none, and some speak HTTP/1.0 (HAProxy, keepalived). A page of another site learns from the
+//! answers only the state of the server.
 
 use hyper::{Method, StatusCode};
 
@@ -22,12 +22,12 @@ pub(super) fn is_default_of_haproxy(method: &Method, path: &str) -> bool {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The process works, even while it serves no clients.
+/// Answers that the process runs, even while it serves no clients.
 pub(super) fn healthz() -> Response {
     respond(StatusCode::OK, TEXT, "ok\n")
 }
 
-/// Whether clients can be sent here.
+/// Answers whether clients can be sent here.
 pub(super) fn readyz(shared: &Shared) -> Response {
     let state = shared.state();
     let status = match state {

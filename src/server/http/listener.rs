@@ -1,7 +1,7 @@
 //! Accepts connections, and serves HTTP/1.1 on each, within bounds.
 //!
-//! Invariants: each request begins and ends within a limited time, and so does the taking of its answer. `connections` bounds
-//! how many there are.
+//! Invariants: each request begins and ends within a limited time, and its client must receive the answer within a
+//! limited time. `connections` bounds the number of connections.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -43,7 +43,7 @@ use signalbox_protocol::TLS_HANDSHAKE;
 /// How long the head of a request may take, and how long a connection may be idle between two requests.
 const HEAD_MAX: Duration = Duration::from_secs(15);
 
-/// How long a vanished peer is not noticed.
+/// After this time, a vanished peer is noticed.
 const PEER_MAX: Duration = Duration::from_secs(35);
 
 /// The answer to a plain request where only TLS is accepted.
@@ -60,7 +60,7 @@ pub(in crate::server) struct Http {
 #[derive(Debug)]
 struct HttpThread {
     runtime: Handle,
-    /// Ends it.
+    /// The thread ends when this is dropped.
     _alive: oneshot::Sender<Infallible>,
 }
 
@@ -90,8 +90,8 @@ impl Http {
         Ok(Self { connections, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
     }
 
-    /// This process is a node of a cluster, which stands by until it leads. Until then, it forwards requests for leases if it
-    /// relays clients.
+    /// Notes that this process is a node of a cluster, which stands by until it leads. Until then, it forwards requests
+    /// to the leader if it relays clients.
     pub(in crate::server) fn join(&self, view: NodeView, outgoing: Option<&Arc<Outgoing<Workers>>>) {
         self.connections.shared.set_node(view);
         if let Some(outgoing) = outgoing {
@@ -100,12 +100,12 @@ impl Http {
         self.connections.shared.set_stage(Stage::Standby);
     }
 
-    /// The server serves clients from now on.
+    /// Notes that the server serves clients from now on.
     pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
         self.connections.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
 
-    /// Serves requests that other nodes forward; `None`: the listener is not enabled.
+    /// Returns what serves requests that other nodes forward; `None`: the listener is not enabled.
     pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
         let (connections, runtime) = (Arc::clone(&self.connections), self.thread.as_ref()?.runtime.clone());
         Some(Box::new(move |stream, node| {
@@ -120,13 +120,13 @@ impl Http {
         }))
     }
 
-    /// The server is being stopped: it is no longer ready, and changes nothing.
+    /// Notes that the server is being stopped: it is no longer ready, and makes no changes.
     pub(in crate::server) fn drain(&self) {
         self.connections.shared.drain();
     }
 }
 
-/// The addresses of listeners, for the log.
+/// Returns the addresses of listeners, for the log.
 pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<Vec<SocketAddr>> {
     listeners.iter().map(StdTcpListener::local_addr).collect()
 }
@@ -168,7 +168,7 @@ fn accept(connections: &Arc<Connections>, stream: TcpStream, peer: SocketAddr) {
     });
 }
 
-/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged.
+/// Reads the header of a proxy. Returns the client behind the proxy; `None`: there is no valid header, which is logged.
 async fn client_behind(
     connection: &OpenConnection,
     stream: &mut TcpStream,
@@ -189,8 +189,8 @@ async fn client_behind(
     }
 }
 
-/// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is boxed, so
-/// that a connection takes the memory of one of them only.
+/// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is
+/// boxed, so that a connection takes the memory of only one of them.
 async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
     let shared = &connection.shared;
     prepare_connection(&stream, PEER_MAX)?;
@@ -241,7 +241,7 @@ where
 {
     let peer = &peer;
     let service = service_fn(|request| {
-        // Outside of the future, which would keep room for it.
+        // Boxed outside the future, which would otherwise keep room for it.
         let request = Box::new(request);
         async move {
             connection.set_busy(true);
@@ -266,7 +266,7 @@ where
     Ok(())
 }
 
-/// Whether a client is slowed down for a request with this answer, as those of the service ports are that lack a right.
+/// Whether a client is slowed down after this answer, like a client of the service ports that lacks a right.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS)
 }

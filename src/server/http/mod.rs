@@ -1,13 +1,14 @@
 //! The HTTP listener: health, metrics and the JSON API (`docs/http.md`).
 //!
-//! `listener` accepts connections, and `connections` bounds them, what they receive and how long they take. `routes` lists what
-//! there is, and checks each request before its handler sees it (Host, Origin, content type, and by `access` its rights); `api`,
-//! `leases`, `metrics`, `health` and `page` answer. On a node that does not lead, `forward` sends requests for leases to the
-//! leader, where `forwarded` serves them. `request` is a request that was checked, and connects it to the core; `query` reads
-//! parameters, `answer` composes answers and errors, and `paging` takes lists in steps.
+//! `listener` accepts connections, and `connections` bounds them, what they receive and how long they take. `routes`
+//! lists the paths, and checks each request before its handler sees it (Host, Origin, content type, and by `access` its
+//! rights); `api`, `leases`, `metrics`, `health` and `page` answer. On a node that does not lead, `forward` sends
+//! requests for leases and those that read to the leader, where `forwarded` serves them. `request` is a request that
+//! was checked, and connects it to the core; `query` reads parameters, `answer` composes answers and errors, and
+//! `paging` takes lists in steps.
 //!
-//! An answer that waits for its client is in memory as a whole. All of them are bounded by the number of connections and by the
-//! length of a page and of a scrape.
+//! An answer that waits for its client is in memory as a whole. The memory of all answers is bounded by the number of
+//! connections and by the length of a page and of a scrape.
 //!
 //! Everything runs on one thread with a runtime of its own, so that no request delays the workers. A node of a cluster has
 //! the thread from its start: a standby answers too, and says that it does not serve clients.

@@ -1,5 +1,5 @@
-//! Pages of lists. The core gives lists in steps, each under a lock for a short time; between bursts of steps there is a
-//! pause, as in long responses of the service ports.
+//! Pages of lists. The core returns lists in steps, each under a lock for a short time; between bursts of steps there
+//! is a pause, as in long responses of the service ports.
 //!
 //! Invariant: the entries of a page take at most [`BYTES_MAX`] in JSON, or the page has one entry. Names may be 64 KiB long,
 //! and entries may have thousands of slots, so the number of entries alone would not bound a page.
@@ -10,19 +10,19 @@ use super::super::steps;
 use super::answer::{ApiError, Json};
 use super::query::Parameters;
 
-/// Entries of a page if the request does not say.
+/// The most entries of a page if the request does not say.
 const LIMIT_USUAL: usize = 100;
 
-/// Most entries of a page.
+/// The most entries that a request may ask for.
 const LIMIT_MAX: usize = 1000;
 
-/// Most bytes of the entries of a page, in JSON.
+/// The most bytes of the entries of a page, in JSON.
 const BYTES_MAX: usize = 128 * 1024;
 
-/// Steps between two pauses.
+/// The steps between two pauses.
 const STEPS: u32 = steps::DUMP_CHUNKS;
 
-/// The most entries that a page is to have.
+/// Reads the most entries that a page may have.
 pub(super) fn limit_of(parameters: &mut Parameters) -> Result<usize, ApiError> {
     Ok(parameters.number("limit", 0..=LIMIT_MAX)?.unwrap_or(LIMIT_USUAL))
 }
@@ -38,7 +38,7 @@ pub(super) struct Page {
 #[derive(Debug, Serialize)]
 pub(super) struct Paged<T> {
     items: Items<T>,
-    /// Entries of the whole list.
+    /// The number of entries of the whole list.
     pub(super) total: usize,
     offset: usize,
     limit: usize,
@@ -83,7 +83,7 @@ impl<T: Serialize> Items<T> {
 }
 
 impl<T> Paged<T> {
-    /// The entries, if the page has all of them.
+    /// Returns the entries, if the page has all of them.
     pub(super) fn into_whole(self) -> Option<Items<T>> {
         self.next.is_none().then_some(self.items)
     }
@@ -99,7 +99,7 @@ impl Page {
         Ok(Self { offset, limit: limit_of(parameters)? })
     }
 
-    /// Takes a list to its end, and keeps the entries of the page. `next` takes a step; it returns none at the end.
+    /// Goes through a list, and keeps the entries of the page. `next` takes a step, and returns no entries at the end.
     pub(super) async fn take<E, T: Serialize>(
         self,
         next: impl FnMut() -> Vec<E>,
@@ -125,8 +125,8 @@ impl Page {
         Ok(Paged { items, total, offset, limit, next })
     }
 
-    /// Takes a list to its end, and keeps the first entries in the order of a key; those with the same key stay in the order of
-    /// the list. There is no page after this one: `total` says how many entries were compared.
+    /// Goes through a list, and keeps the first entries in the order of a key; those with the same key stay in the
+    /// order of the list. There is no page after this one: `total` says how many entries were compared.
     pub(super) async fn take_first<E, T: Serialize>(
         self,
         next: impl FnMut() -> Vec<E>,
@@ -160,7 +160,8 @@ impl Page {
     }
 }
 
-/// Takes a list to its end, with pauses. `next` takes a step, and returns none at the end; `take` gets the entries of a step.
+/// Goes through a list, with pauses. `next` takes a step, and returns no entries at the end; `take` receives the
+/// entries of a step.
 pub(super) async fn each_step<E>(
     mut next: impl FnMut() -> Vec<E>,
     mut take: impl FnMut(Vec<E>) -> Result<(), ApiError>,

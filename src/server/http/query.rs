@@ -1,7 +1,7 @@
 //! Parameters of requests: in the URL, or in a JSON body, which is necessary for names that are too long for a URL.
 //!
-//! A name is any bytes. It is the parameter `name` if it is UTF-8, or else `name_hex`: its bytes in hexadecimal digits. Answers
-//! use the same two keys.
+//! A name may be any bytes. It is the parameter `name` if it is UTF-8, or else `name_hex`: its bytes in hexadecimal
+//! digits. Answers use the same two keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use signalbox_model::{LABEL_BYTES_MAX, Milliseconds, Namespace, Quoted, from_hex
 /// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
 
-/// The parameters of one request. Each is read once; what is left at the end is unknown.
+/// The parameters of one request. Each is read once; those that are left at the end are unknown.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
-    /// Those that are not read yet, by their names.
+    /// The parameters that were not read yet, by their names.
     given: BTreeMap<String, Value>,
     /// The names of the parameters that were looked up: those that the request may have.
     known: Vec<&'static str>,
@@ -109,7 +109,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Reads a body, which has to be one object of JSON.
+    /// Reads a body, which must be one JSON object.
     pub(super) fn of_json(body: &[u8]) -> Result<Self, ApiError> {
         let problem = match serde_json::from_slice(body) {
             Ok(Value::Object(parameters)) => return Ok(parameters),
@@ -121,7 +121,7 @@ impl Parameters {
         )))
     }
 
-    /// Adds a parameter. Fails, with the problem in words, if there is one with this name.
+    /// Adds a parameter. Fails, with the problem in words, if there is already one with this name.
     fn add(&mut self, key: String, value: Value) -> Result<(), String> {
         if self.given.contains_key(&key) {
             return Err(format!("the parameter {} is given twice", Quoted(key.as_bytes())));
@@ -140,7 +140,7 @@ impl Parameters {
         self.given.remove(key).filter(|value| !matches!(value, Value::Null))
     }
 
-    /// A text that may be missing.
+    /// Takes a text that may be missing.
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<String>, ApiError> {
         let value = self.take(key);
         Self::text_of(key, value)
@@ -154,17 +154,17 @@ impl Parameters {
         }
     }
 
-    /// A list of texts; empty if it is missing.
+    /// Takes a list of texts; empty if it is missing.
     pub(super) fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ApiError> {
         self.list(key, "strings", |item| if let Value::Text(text) = item { Some(text) } else { None })
     }
 
-    /// A list of objects; empty if it is missing.
+    /// Takes a list of objects; empty if it is missing.
     pub(super) fn objects(&mut self, key: &'static str) -> Result<Vec<Self>, ApiError> {
         self.list(key, "objects", |item| if let Value::Object(object) = item { Some(object) } else { None })
     }
 
-    /// A list of items that `of` accepts.
+    /// Takes a list of items that `of` accepts.
     fn list<T>(
         &mut self,
         key: &'static str,
@@ -179,7 +179,8 @@ impl Parameters {
         list.ok_or_else(|| ApiError::bad_request(format!("\"{key}\" must be a list of {items}")))
     }
 
-    /// A whole number of this range that may be missing. In JSON it may be a string too, as large ones are in answers.
+    /// Takes a whole number in this range that may be missing. In JSON it may be a string too, as large ones are in
+    /// answers.
     pub(super) fn number<T: Copy + PartialOrd + TryFrom<u64> + fmt::Display>(
         &mut self,
         key: &'static str,
@@ -199,7 +200,7 @@ impl Parameters {
         })
     }
 
-    /// A label; empty if it is missing.
+    /// Takes the label; empty if it is missing.
     pub(super) fn label(&mut self) -> Result<Vec<u8>, ApiError> {
         let label = self.bytes("label")?.unwrap_or_default();
         if label.len() > LABEL_BYTES_MAX {
@@ -208,7 +209,7 @@ impl Parameters {
         Ok(label)
     }
 
-    /// A time that may be missing: a number of milliseconds, or a text with a unit.
+    /// Takes a time that may be missing: a number of milliseconds, or a text with a unit.
     pub(super) fn milliseconds(&mut self, key: &'static str) -> Result<Option<Milliseconds>, ApiError> {
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let has_unit = |value: &Value| matches!(value, Value::Text(text) if !is_number(text));
@@ -225,7 +226,7 @@ impl Parameters {
         }
     }
 
-    /// `true` or `false`; `false` if it is missing.
+    /// Takes `true` or `false`; `false` if it is missing.
     pub(super) fn flag(&mut self, key: &'static str) -> Result<bool, ApiError> {
         match self.take(key) {
             None => Ok(false),
@@ -236,7 +237,7 @@ impl Parameters {
         }
     }
 
-    /// One of these words, or the first if it is missing.
+    /// Takes one of these words; the first if it is missing.
     pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Result<T, ApiError> {
         let (first, rest) = words.split_first().expect("every parameter has words");
         let Some(given) = self.text(key)? else { return Ok(first.1) };
@@ -248,14 +249,14 @@ impl Parameters {
         })
     }
 
-    /// The namespace; `None`: both.
+    /// Takes the kind, which is a namespace; `None`: both.
     pub(super) fn kind(&mut self) -> Result<Option<Namespace>, ApiError> {
         let words = Namespace::ALL.map(|namespace| (port_name(namespace), Some(namespace)));
         let [counter, semaphore] = words;
         self.word("kind", &[("any", None), counter, semaphore])
     }
 
-    /// Bytes that may be missing: the text of this key, or the hexadecimal digits of the key with `_hex`.
+    /// Takes bytes that may be missing: the text of this key, or the hexadecimal digits of the key with `_hex`.
     pub(super) fn bytes(&mut self, key: &'static str) -> Result<Option<Vec<u8>>, ApiError> {
         let text = self.text(key)?;
         let is_hex = |given: &&String| given.strip_suffix("_hex") == Some(key);
@@ -275,7 +276,7 @@ impl Parameters {
         }
     }
 
-    /// The name that the request is about.
+    /// Takes the name that the request is about.
     pub(super) fn name(&mut self) -> Result<Vec<u8>, ApiError> {
         let name = self.bytes("name")?.unwrap_or_default();
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -300,12 +301,12 @@ impl Parameters {
     }
 }
 
-/// The number without its fraction, which has to be 0. Up to 2⁵³, all of them are exact.
+/// Returns the number if it is whole and at most 2⁵³: up to there, all whole numbers are exact.
 fn whole(number: f64) -> Option<u64> {
     ((0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0).then_some(number as u64)
 }
 
-/// Decodes a part of a query, which has to be UTF-8.
+/// Decodes a part of a query, which must be UTF-8.
 fn decoded(text: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,5 +1,5 @@
-//! A request that was checked, authorized and read, and its connection to the core: one like any other, whose answers may have to
-//! wait for the store.
+//! A request that was checked, authorized and read, and its connection to the core. The connection is one like any
+//! other: its answers may have to wait for the store.
 //!
 //! Invariant: each request has a connection of its own to the core, so the answer that arrives is its own, and an administrator
 //! who revokes that session ends one request at most.
@@ -23,7 +23,7 @@ use signalbox_model::{ConnectionId, Refusal, Status, Target};
 /// A request that was checked, authorized and read.
 pub(super) struct Context {
     pub(super) permissions: Permissions,
-    /// The token that gives them; `None`: the request has none.
+    /// The token that gives the permissions; `None`: the request has none.
     pub(super) token: Option<Box<[u8]>>,
     pub(super) peer: Peer,
     /// The connection that has received the request.
@@ -36,7 +36,8 @@ impl Context {
         self.connection.shared.server()
     }
 
-    /// The server, for a request that reads this and has taken all of its parameters: any other is unknown.
+    /// Returns the server, for a request that reads `target`. Fails if its client may not, or if a parameter was not
+    /// taken: it is unknown.
     pub(super) fn reads(&self, target: Target<'_>) -> Result<Arc<Server>, ApiError> {
         let server = self.server()?;
         self.check_read(target)?;
@@ -44,7 +45,7 @@ impl Context {
         Ok(server)
     }
 
-    /// The server, if it serves clients: one that is being stopped changes nothing.
+    /// Returns the server, if it serves clients: one that is being stopped makes no changes.
     pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
         match self.connection.shared.stage() {
             Stage::Serving(server) => Ok(server),
@@ -57,17 +58,17 @@ impl Context {
         if self.permissions.may(Right::Read, target) { Ok(()) } else { Err(self.refuse(Right::Read, target)) }
     }
 
-    /// The error for a client that does not have a right.
+    /// Returns the error for a client that lacks a right, and counts and logs the refusal.
     pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
         refuse(&self.connection.shared.rules.access, &self.peer, &self.permissions, right, target)
     }
 }
 
-/// How long a change may wait for the store.
+/// How long an answer may wait for the store.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 pub(super) const NO_SUCH_SESSION: &str =
-    "there is no such session, or no longer; read the list of sessions again";
+    "the session does not exist, or has ended; read the list of sessions again";
 
 /// A connection to the core for one request of HTTP, until it is dropped. Leased sessions outlive it.
 pub(super) struct Requester<'a> {
@@ -116,13 +117,13 @@ pub(super) async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer
     .await
 }
 
-/// The error for a session that a request names.
+/// Returns the error for a request that names a session that does not exist.
 pub(super) fn no_such_session() -> ApiError {
     let refusal = Refusal::NoSuchSession;
     ApiError::new(status_of(refusal), refusal.status().name(), NO_SUCH_SESSION)
 }
 
-/// The status of HTTP for a refusal of the core.
+/// Returns the HTTP status for a refusal of the core.
 pub(super) fn status_of(refusal: Refusal) -> StatusCode {
     match refusal.status() {
         Status::NotFound | Status::NotAcquired | Status::NoSuchSession | Status::NoSuchSlot => {

@@ -1,16 +1,18 @@
-//! Everything that the listener answers, in one table, which `docs/openapi.json` describes; and the way of a request: it is
-//! checked, authorized, read and answered.
+//! Everything that the listener answers, in one table, which `docs/openapi.json` describes; and the path of a request:
+//! it is checked, authorized, read and answered.
 //!
-//! A page of another site can have its visitor's browser send requests here. It must not learn anything, and must not
+//! A page of another site can make its visitor's browser send requests here. It must not learn anything, and must not
 //! change anything:
 //!
-//! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
-//!   Only [probes](health::is_probe) may name any host or none.
-//! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
-//!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
+//! - The host that a request names must be known. A page whose own host name was made to resolve to this server (DNS
+//!   rebinding) sends that name. Only [probes](health::is_probe) may name any host or none.
+//! - Every change is a POST with a JSON body. A page can send that to another site only if the other site permits it
+//!   (CORS), and nothing here permits it. If the browser names the page's origin, it must be that of the request's
+//!   host.
 //! - No answer sets a cookie, and no cookie is read.
 //!
-//! A program that forwards the requests of others on this machine would make all of them local. Its headers say that it is one.
+//! A program on this machine that forwards requests of others would make all of them local. It is recognised by its
+//! headers.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -43,7 +45,7 @@ use super::request::Context;
 use super::shared::Shared;
 use signalbox_model::Quoted;
 
-/// The headers of requests that a program forwards for another.
+/// Headers that show that a program forwards the request of another client.
 static OF_FORWARDED: [HeaderName; 4] =
     [FORWARDED, VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
 
@@ -52,13 +54,13 @@ static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// How long a request may take, with its body.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
-/// The longest body: a name of 64 KiB, of which JSON may write each byte in six.
+/// The longest body, in bytes: a name of 64 KiB, each byte of which may take six in JSON.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
 /// How long the body of a request for a lease may take. The rest of the time of a request is for its wait.
 const LEASE_BODY_MAX: Duration = REQUEST_MAX.saturating_sub(leases::PARKED_MAX);
 
-/// A longer body of a request for a lease counts as one of a request in general.
+/// A request for a lease with a longer body, in bytes, is counted among the general ones.
 const LEASE_BODY_BYTES: u64 = 16 * 1024;
 
 /// A request of the API.
@@ -88,7 +90,7 @@ macro_rules! routes {
 }
 
 impl Route {
-    /// Whether it reads, so that it may be a GET.
+    /// Whether it reads, and so may be a GET.
     fn is_read(&self) -> bool {
         self.kind == Kind::Read
     }
@@ -99,7 +101,7 @@ impl Route {
     }
 }
 
-/// What is about the node that is asked.
+/// The paths that are about the node that receives the request.
 const OF_THIS_NODE: [&str; 2] = ["/api/v1/status", "/api/v1/cluster"];
 
 /// The API.
@@ -137,13 +139,13 @@ const ROUTES: &[Route] = routes! {
     "/api/v1/lease/release" Release leases::release;
 };
 
-/// The request of the API with this path.
+/// Returns the request of the API with this path.
 fn route_of(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
 }
 
-/// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
-/// handler would keep room for it while it waits.
+/// Checks a request, answers it, and adds the headers of every answer. The request is boxed, because each function on
+/// the way to its handler would otherwise keep room for it while it waits.
 pub(super) async fn handle(
     connection: &Arc<OpenConnection>,
     peer: &Peer,
@@ -163,7 +165,7 @@ pub(super) async fn handle(
     response
 }
 
-/// Refuses a request that a page of another site may have sent, or that does not say clearly what it is.
+/// Refuses a request that a page of another site may have sent, or that is ambiguous.
 fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
     let headers = request.headers();
     // A server in front may read a request with two lengths differently, and hyper drops one of them before this.
@@ -177,7 +179,8 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
     if health::is_probe(request.method(), request.uri().path()) {
         return Ok(());
     }
-    // Where plain requests are accepted from this machine only, the connection was, and the client may be elsewhere.
+    // If plain requests are accepted only from this machine, the connection comes from it, but the client of a
+    // forwarded request may be elsewhere.
     let tls = shared.rules.tls.get();
     if !peer.is_encrypted && tls.is_some_and(|tls| !tls.permits_plain(peer.client.address)) {
         return Err(ApiError::new(
@@ -203,12 +206,12 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
         return Ok(());
     }
     check_origin(headers, &host, peer.is_encrypted)?;
-    // Nothing else has a POST, and the answer says so.
+    // No other path accepts a POST, and the answer says so.
     let is_post = *request.method() == Method::POST && route_of(request.uri().path()).is_some();
     if is_post { check_content_type(headers) } else { Ok(()) }
 }
 
-/// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.
+/// Returns the host that the request is for. A request names it once: in the header, and perhaps the same in its line.
 fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     let wrong = |problem: &str| {
         ApiError::new(
@@ -235,7 +238,7 @@ fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     }
 }
 
-/// Whether there is a port behind the host, or nothing.
+/// Whether a port follows the host, or nothing.
 fn has_no_wrong_port(host: &Authority) -> bool {
     let rest = host.as_str().strip_prefix(host.host());
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
@@ -258,7 +261,7 @@ fn is_known(host: &Authority, local: IpAddr, names: &[String]) -> bool {
     }
 }
 
-/// If a browser says which page sends the request, it has to be one of this host.
+/// Refuses a request if the browser says that a page of another host sends it.
 fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Result<(), ApiError> {
     let refused = || {
         ApiError::new(
@@ -281,12 +284,12 @@ fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Re
     }
 }
 
-/// Whether an origin is that of a host. A page over TLS must not be one without.
+/// Whether an origin is that of a host. The origin of a request over TLS must have TLS too.
 fn is_origin_of(origin: &str, host: &Authority, is_encrypted: bool) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let default_port = match scheme {
         "https" => 443,
-        // A proxy in front may have ended TLS, so a plain connection may have an origin of either.
+        // A proxy in front may have ended TLS, so the origin of a plain connection may be either.
         "http" if !is_encrypted => 80,
         _ => return false,
     };
@@ -361,7 +364,7 @@ async fn answer_api(
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Response, ApiError> {
-    // Boxed: what this takes is not kept while the request waits.
+    // Boxed, so that what this needs is not kept while the request waits.
     let answered = match Box::pin(receive(route, connection, peer, request)).await? {
         Received::Forwarded(response) => return Ok(response),
         Received::Whole(context) => (route.handler)(context),
@@ -372,9 +375,9 @@ async fn answer_api(
                 connection.shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
-        // When its client closes the connection, nothing is half done.
+        // If the client closes its connection, nothing is left half done.
         Kind::Lease | Kind::Release => answered.await,
-        // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
+        // If the client closes its connection, this future is dropped, but a change that has begun must be recorded.
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
     };
     Ok(answer?.into())
@@ -429,7 +432,8 @@ async fn receive(
     Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), connection, parameters }))
 }
 
-/// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.
+/// Returns what the client of a request may do. A change without a valid token is refused, and the refusal goes to the
+/// audit log.
 fn authorize(
     route: &Route,
     shared: &Shared,
@@ -451,8 +455,9 @@ fn authorize(
     permissions
 }
 
-/// Counts the connection for what the request needs: memory for a long body or a long answer, or perhaps time. Where there is no
-/// room for one more that waits, a request that does not wait is answered all the same.
+/// Counts the connection by what the request needs: among those for leases if it may wait, among the general ones if it
+/// may need memory for a long body or answer. If there is no room among those for leases, a request that does not wait
+/// is answered all the same.
 fn make_room(route: &Route, connection: &OpenConnection, headers: &HeaderMap) {
     let is_short = length_of(headers).is_none_or(|length| length <= LEASE_BODY_BYTES);
     if is_short && matches!(route.kind, Kind::Lease | Kind::Release) {
@@ -462,14 +467,14 @@ fn make_room(route: &Route, connection: &OpenConnection, headers: &HeaderMap) {
     }
 }
 
-/// The length of the body that a request states.
+/// Returns the length of the body that a request states.
 fn length_of(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Reads a body to its end, or refuses it.
 async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, ApiError> {
-    // Bodies whose length is not stated were refused.
+    // Bodies whose length is not stated were refused before.
     if length_of(headers).is_some_and(|length| length > BODY_BYTES_MAX as u64) {
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes; send a shorter one");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message));

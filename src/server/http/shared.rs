@@ -1,5 +1,5 @@
-//! What the connections of the listener share: the stage of the process, its rules, and what it has computed for
-//! requests to come.
+//! What the connections of the listener share: the stage of the process, its rules, and what was computed for later
+//! requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ use super::metrics::series::Selection;
 use crate::config::{ClusterConfig, Config};
 use signalbox_model::UnixSeconds;
 
-/// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
+/// The most requests that read and are computed at a time, each with one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;
 
 /// The state of the listener.
@@ -33,7 +33,7 @@ pub(super) struct Shared {
     node: OnceLock<NodeView>,
     /// Set if this node forwards requests while it does not lead.
     forwarder: OnceLock<Forwarder>,
-    /// Cancelled before the server is being stopped. Other nodes then repeat the requests that they have forwarded.
+    /// Cancelled before the server stops. Other nodes then repeat the requests that they have forwarded.
     pub(super) stopping: CancellationToken,
     pub(super) started: UnixSeconds,
     /// Connections that were closed for others, because of the limit or a share.
@@ -53,7 +53,7 @@ pub(super) struct Shared {
 /// What the process does.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// It begins.
+    /// It starts.
     Starting,
     /// It is a node of a cluster that another node leads.
     Standby,
@@ -99,17 +99,18 @@ impl Shared {
         assert!(is_first, "a process joins once");
     }
 
-    /// What forwards requests to the leader; `None`: this node leads, or forwards none.
+    /// Returns what forwards requests to the leader; `None`: this node leads, or does not forward.
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.forwarder.get().filter(|_| matches!(self.stage(), Stage::Standby))
     }
 
-    /// What this node knows of its cluster; `None`: it is not a node of one, or has not joined yet.
+    /// Returns what this node knows about its cluster; `None`: it is not a node of one, or has not joined yet.
     pub(super) fn node(&self) -> Option<&NodeView> {
         self.node.get()
     }
 
-    /// The word for what the process does, in answers. Clients that connect are served while it is `serving` or `relaying`.
+    /// Returns the word for what the process does, for answers. Clients that connect are served while it is `serving`
+    /// or `relaying`.
     pub(super) fn state(&self) -> &'static str {
         match self.stage() {
             Stage::Standby if self.node().is_some_and(NodeView::reaches_leader) => "relaying",
@@ -140,12 +141,12 @@ impl Shared {
         self.stage.get()
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.rules.config.get()
     }
 
-    /// The server, even while it is being stopped.
+    /// Returns the server, even while it is being stopped.
     pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.stage().server().ok_or_else(ApiError::no_server)
     }
