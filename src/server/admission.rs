@@ -1,4 +1,4 @@
-//! The limits on the connections of a port: that of all clients, and the share of each.
+//! The limits on the connections of a port: one for all clients together, and the share of each.
 
 use std::slice;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl Admission {
         Ok(Some(admission))
     }
 
-    /// Counts the connection for its client from now on, unless that has used up its share: then the connection has to be closed.
+    /// Counts the connection for its client from now on, unless the client has used up its share. Returns whether it is
+    /// counted; if not, the connection must be closed.
     pub(super) fn admit_client(&mut self, client: ClientAddress) -> bool {
         let name = match self.namespace {
             Namespace::Counters => "counter.max_connections",
@@ -52,7 +53,7 @@ impl Admission {
         };
         let kind = ConnectionKind::from(self.namespace);
         let connections_of = |namespace| self.server.port(namespace).metrics.curr_connections.value();
-        // The limit is that of this port, or of all if only the process has one.
+        // The limit is that of this port, or that of all ports together if only the process has one.
         let (of, all): (&[_], u64) = match self.server.connections_max(self.namespace) {
             0 => (&ConnectionKind::SERVICE_PORTS, Namespace::ALL.into_iter().map(connections_of).sum()),
             _ => (slice::from_ref(&kind), connections_of(self.namespace)),
@@ -67,12 +68,12 @@ impl Admission {
         self.client.is_some()
     }
 
-    /// What the connections of the client have together. The connection has been admitted for its client.
+    /// Returns the usage that all connections of the client share. The client must have been admitted.
     pub(super) fn client_usage(&self) -> Arc<ClientUsage> {
         self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
     }
 
-    /// The client has begun a handshake on the connection, and not completed it.
+    /// Notes that the client has begun a handshake on the connection and not completed it.
     pub(super) fn note_unfinished_handshake(&mut self) {
         if let Some(counted) = &mut self.client {
             counted.note_unfinished_handshake();

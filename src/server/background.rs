@@ -17,15 +17,15 @@ use super::steps;
 use signalbox_core::{Due, TICK_MS};
 use signalbox_model::{Namespace, UnixSeconds};
 
-/// Time between two looks of a task: at the clock, which may be set back or forth, at the memory budget, or at semaphores of
-/// the configuration that wait for their counters.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// The time between two checks of a task: of the clock, which may be set back or forth, of the memory budget, or of
+/// semaphores of the configuration that wait for their counters.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Does what is due when it is due, until it is dropped.
+/// Processes deadlines and evictions when they are due, until it is dropped.
 pub async fn expire(server: Arc<Server>) {
     loop {
         let mailbox_of = |connection| server.peers.find(connection).map(|peer| peer.mailbox);
-        // Both, each time: as long as there are evictions, something is due.
+        // Both are called each time (`|`): as long as evictions are left, something is due.
         while server.core.expire(server.moment()) | server.core.evict(server.moment(), mailbox_of) {
             tokio::task::yield_now().await;
         }
@@ -56,9 +56,9 @@ async fn until_due(server: &Server) {
     .await;
 }
 
-/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection looks at the rules
-/// before it executes a request or sends a message; one that waits for a grant does neither, and would be granted what it may no
-/// longer have.
+/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection checks
+/// the rules before it executes a request or sends a message; one that waits for a grant does neither, and would be
+/// granted what it may no longer have.
 pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut seen = server.rules.access.seen();
     async move {
@@ -83,7 +83,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
         loop {
-            sleep(LOOK_PERIOD).await;
+            sleep(CHECK_PERIOD).await;
             let now = server.clock.now();
             let next = server.core.next_boundary(now);
             // If the clock is set back, the boundary moves back too, and the next sweep is at that boundary.
@@ -106,7 +106,7 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 /// Declares the semaphores of the configuration whose counters were in use, as soon as those are idle, until it is dropped.
 pub(super) async fn declare_idle(server: Arc<Server>) {
     loop {
-        sleep(LOOK_PERIOD).await;
+        sleep(CHECK_PERIOD).await;
         server.declare_idle();
     }
 }
@@ -114,7 +114,7 @@ pub(super) async fn declare_idle(server: Arc<Server>) {
 /// While memory is scarce, sweeps at once what other sweeps would leave for later, until it is dropped.
 pub async fn sweep_for_memory(server: Arc<Server>) {
     loop {
-        sleep(LOOK_PERIOD).await;
+        sleep(CHECK_PERIOD).await;
         if server.memory.is_scarce() {
             for namespace in Namespace::ALL {
                 // As if the statistics interval were over: the peaks of unused counters are forgotten early.
@@ -128,7 +128,7 @@ async fn sweep(server: &Server, namespace: Namespace) {
     sweep_at(server, namespace, || server.clock.now()).await;
 }
 
-/// Sweeps as if it were this time.
+/// Sweeps as if the time were `now`.
 async fn sweep_at(server: &Server, namespace: Namespace, now: impl Fn() -> UnixSeconds) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
@@ -146,7 +146,7 @@ async fn sweep_at(server: &Server, namespace: Namespace, now: impl Fn() -> UnixS
     debug!(port = port_name(namespace), collected = sweep.collected(), elapsed_us, "swept");
 }
 
-/// When a sweep pauses: at even distances, and for a limited time in all.
+/// When a sweep pauses: after equal numbers of names, and for a limited time in all.
 struct Pauses {
     /// Names visited between two pauses.
     burst: u64,

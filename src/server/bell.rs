@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::lock;
 
-/// What a thread waits for.
+/// The signal that a thread waits for.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     is_rung: Mutex<bool>,
@@ -18,7 +18,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Wakes the thread, or has its next wait end at once.
+    /// Wakes the thread; if it is not waiting, its next wait ends at once.
     pub(super) fn ring(&self) {
         *lock(&self.is_rung) = true;
         self.ringing.notify_one();
@@ -32,21 +32,21 @@ impl Bell {
         *is_rung = false;
     }
 
-    /// Whether the thread ends when it has done what there is.
+    /// Whether the thread must end once its work is done.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Acquire)
     }
 
-    /// Asks the thread to end, and waits for that, but not longer than this. Returns whether it has ended.
+    /// Asks the thread to end, and waits for that, for `wait_max` at most. Returns whether it has ended.
     pub(super) fn end(&self, thread: &JoinHandle<()>, wait_max: Duration) -> bool {
         self.is_ending.store(true, Ordering::Release);
         self.ring();
-        have_ended(slice::from_ref(thread), wait_max)
+        wait_for_end(slice::from_ref(thread), wait_max)
     }
 }
 
-/// Waits until threads have ended, but not longer than this. Returns whether they have.
-pub(super) fn have_ended(threads: &[JoinHandle<()>], wait_max: Duration) -> bool {
+/// Waits until all threads have ended, for `wait_max` at most. Returns whether they have.
+pub(super) fn wait_for_end(threads: &[JoinHandle<()>], wait_max: Duration) -> bool {
     let deadline = Instant::now() + wait_max;
     while threads.iter().any(|thread| !thread.is_finished()) {
         if Instant::now() > deadline {

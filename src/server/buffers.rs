@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use bytes::BytesMut;
 
-/// Most bytes of the output buffers that a thread keeps.
+/// The most bytes of spare output buffers that a thread keeps.
 const SPARE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Most bytes of one such buffer. A larger one was used for a Dump or for a peer that does not read.
+/// The most bytes of one spare buffer. A larger one was used for a Dump or for a peer that does not read.
 const SPARE_MAX: usize = 32 * 1024;
 
 /// The buffers of a thread.
@@ -15,7 +15,7 @@ const SPARE_MAX: usize = 32 * 1024;
 pub(super) struct Buffers {
     /// The buffer to read into; empty between turns.
     pub input: BytesMut,
-    /// Empty output buffers, the last used one on top.
+    /// Empty output buffers, the one used last on top.
     spares: Vec<Vec<u8>>,
     spare_bytes: usize,
 }
@@ -42,7 +42,7 @@ impl Buffers {
         spare
     }
 
-    /// Takes back a buffer after its output was sent, for another connection.
+    /// Takes back a buffer whose output was sent, for another connection.
     #[inline]
     pub fn take_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();

@@ -1,5 +1,5 @@
-//! What `check-config` looks at besides the text of a configuration: the files, accounts, directories and addresses that the
-//! server would use. Nothing is changed, and no port is bound.
+//! What `check-config` checks besides the text of a configuration: the files, accounts, directories and addresses that
+//! the server would use. Nothing is changed, and no port is bound.
 //!
 //! Something that the server would refuse is a mistake. Something that this user cannot read is a warning, because the server may
 //! run as another user.
@@ -44,7 +44,8 @@ pub fn check(config: &Config) -> Checked {
 }
 
 impl Checked {
-    /// The files of certificates, keys, passwords and tokens, with warnings of what has expired or does so within 30 days.
+    /// Checks the files of certificates, keys, passwords and tokens, and warns of what has expired or expires within 30
+    /// days.
     fn files(&mut self, config: &Config) {
         let mut expirations = Vec::new();
         match Tls::read(&config.tls) {
@@ -96,7 +97,7 @@ impl Checked {
         if geteuid().is_root() { self.mistakes.push(sentence) } else { self.warnings.push(sentence) }
     }
 
-    /// The directories in which the server creates its files.
+    /// Checks the directories in which the server creates its files.
     fn directories(&mut self, config: &Config) {
         let files = [
             ("log.file", &config.log.file),
@@ -121,7 +122,7 @@ impl Checked {
         }
     }
 
-    /// The `directory` that the file or directory in `value` needs.
+    /// Checks the `directory` that the file or directory `value` needs.
     fn directory(&mut self, config: &Config, key: &str, value: &Path, directory: &Path) {
         let (shown, needed) = (value.display(), directory.display());
         match fs::metadata(directory) {
@@ -137,9 +138,9 @@ impl Checked {
         }
     }
 
-    /// Whether the configured user, or if root does not run this command, this user may write there.
+    /// Checks that the configured user may write to `place`; if root does not run this command, that this user may.
     fn writable(&mut self, config: &Config, key: &str, value: &Path, place: &Path, access: AccessFlags) {
-        // An account that does not exist is another mistake.
+        // `check` reports an account that does not exist.
         let Ok(identity) = Identity::of(config) else { return };
         if let Ok(Err(error)) = identity.act(|| eaccess(place, access)) {
             let (shown, place) = (value.display(), place.display());

@@ -1,5 +1,5 @@
-//! The client of a connection: its address, which is that of the peer or what a proxy states in its header, and the names
-//! in its certificate.
+//! The client of a connection: its address, which is that of the peer or the one that a proxy or a relay states, and
+//! the names in its certificate.
 //!
 //! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
 
@@ -11,11 +11,11 @@ use super::relay::proof::ChannelProof;
 use signalbox_access::CertificateName;
 use signalbox_core::ClientKey;
 
-/// The client of a connection. For the log: its address, and the first name in its certificate.
+/// The client of a connection. The log shows its address and the first name in its certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) address: ClientAddress,
-    /// The names in its certificate, which was verified. Empty: it has shown none, or none with names.
+    /// The names in its verified certificate. Empty: it has shown no certificate, or one without names.
     pub(super) certificate: Arc<[CertificateName]>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Client {
     }
 }
 
-/// The bits of an IPv6 address that tell the interfaces of one network apart.
+/// The number of bits of an IPv6 address that distinguish the interfaces of one network.
 const INTERFACE_BITS: u32 = 64;
 
 /// The address of a client, and where it comes from.
@@ -53,7 +53,7 @@ enum Source {
         /// It connects from loopback of this machine.
         is_proxy_local: bool,
     },
-    /// Another node relays the connection, and states its client's address there.
+    /// Another node relays the connection, and states the address of its client.
     Relay {
         /// The relay's own address.
         relay: IpAddr,
@@ -61,7 +61,8 @@ enum Source {
     },
 }
 
-/// Over what a relay sends what it receives from a client, which decides whether the address that it states is believed.
+/// How a relay's connection to the leader is protected. This decides whether the address that the relay states is
+/// believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RelayedOver {
     /// TLS, which the relay begins with this proof.
@@ -73,18 +74,18 @@ pub(super) enum RelayedOver {
 }
 
 impl ClientAddress {
-    /// The address of a client that is connected itself.
+    /// Returns the address of a client that is connected directly.
     pub fn of_peer(peer: SocketAddr) -> Self {
         Self { address: peer, source: Source::Connection }
     }
 
-    /// The address of a client that is connected to the node at `relay`, which relays the connection.
+    /// Returns the address of a client that is connected to the node at `relay`, which relays the connection.
     pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, over: RelayedOver) -> Self {
         Self { address: client, source: Source::Relay { relay: relay.ip(), over } }
     }
 
-    /// The address of a client of which a node forwards a request over its connection. It gives rights only if the
-    /// client has connected to the node itself, and the node has begun TLS.
+    /// Returns the address of a client whose request a node forwards over a connection of its own. It gives rights only
+    /// if the client is connected to the node directly, and the node has begun TLS.
     pub(super) fn of_request(node: Self, client: SocketAddr, is_direct: bool) -> Self {
         let over = match node.source {
             Source::Relay { over, .. } if is_direct => over,
@@ -93,7 +94,8 @@ impl ClientAddress {
         Self::relayed(client, node.address, over)
     }
 
-    /// The address of a client behind a proxy, itself perhaps relayed: the one that the header states, if it states one.
+    /// Returns the address of a client of a proxy, whose connection may be relayed: the one that the header states,
+    /// else the proxy's own.
     pub(super) fn behind(proxy: Self, stated: Option<SocketAddr>) -> Self {
         let is_proxy_local = proxy.address.ip().to_canonical().is_loopback() && !proxy.is_relayed();
         match stated {
@@ -102,19 +104,20 @@ impl ClientAddress {
         }
     }
 
-    /// The address of a client whose requests another program forwards, and does not state for whom in a way that is believed:
-    /// that of the program, which is not the client's machine.
+    /// Returns the address of a client whose requests another program forwards without stating a believed address: that
+    /// of the program, which is not the client's machine.
     pub(super) fn forwarded(self) -> Self {
         Self { address: self.address, source: Source::Proxy { is_proxy_local: false } }
     }
 
-    /// The address, for listings and the log.
+    /// Returns the address, for listings and the log.
     pub(super) fn socket(&self) -> SocketAddr {
         self.address
     }
 
-    /// The client whose shares the connection counts against: the address, of IPv6 only the /64 network, because one machine can
-    /// take any address of it. Once a client proves an identity, the shares are those of the identity.
+    /// Returns the key of the client whose shares the connection counts against: its address, or for IPv6 its /64
+    /// network, because one machine can take any address in it. Once a client proves an identity, the shares are those
+    /// of the identity.
     pub(super) fn key(&self) -> ClientKey {
         match self.direct().address.ip().to_canonical() {
             IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),
@@ -125,7 +128,8 @@ impl ClientAddress {
         }
     }
 
-    /// As [`Self::key`], where every address of loopback is one client: any program of the machine has all of them.
+    /// Like [`Self::key`], but all loopback addresses are one client, because any program of the machine can use all of
+    /// them.
     pub(super) fn machine_key(&self) -> ClientKey {
         match self.direct().address.ip().to_canonical() {
             ip if ip.is_loopback() => ClientKey(Ipv6Addr::LOCALHOST.octets()),
@@ -133,7 +137,8 @@ impl ClientAddress {
         }
     }
 
-    /// The address that the client would have if it were connected itself: loopback of a relay is the relay's machine.
+    /// Returns the address that the client would have if it were connected directly: loopback of a relay is the relay's
+    /// machine.
     pub(super) fn direct(&self) -> Self {
         match self.source {
             Source::Relay { relay, .. } if self.address.ip().to_canonical().is_loopback() => {
@@ -148,12 +153,12 @@ impl ClientAddress {
         matches!(self.source, Source::Relay { .. })
     }
 
-    /// Whether the client's own TLS ends at the relay of the connection, so that the relay's stands for the client's.
+    /// Whether the relay encrypts the connection, in place of the client's own TLS, which ends at the relay.
     pub(super) fn is_encrypted_by_relay(&self) -> bool {
         self.channel_proof().is_some()
     }
 
-    /// What the relay has to send first over TLS; `None`: it does not encrypt the connection.
+    /// Returns the proof that the relay must send first over TLS; `None`: it does not encrypt the connection.
     pub(super) fn channel_proof(&self) -> Option<ChannelProof> {
         match self.source {
             Source::Relay { over: RelayedOver::Tls(proof), .. } => Some(proof),
@@ -161,14 +166,14 @@ impl ClientAddress {
         }
     }
 
-    /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
-    /// connection in the same way when the client does and when it loses the client.
+    /// Whether the connection comes from a proxy. If so, its end says nothing about the client: a proxy closes the
+    /// connection in the same way when the client closes it and when it loses the client.
     pub(super) fn is_proxied(&self) -> bool {
         matches!(self.source, Source::Header { .. } | Source::Proxy { .. })
     }
 
-    /// Whether the client's requests cross no network in the clear because it is on the machine to which it is connected.
-    /// A proxy that states no address connects for itself.
+    /// Whether the client is on the machine to which it is connected, so that its requests cross no network in the
+    /// clear. A proxy that states no address is itself the client.
     pub(super) fn is_local(&self) -> bool {
         let is_loopback = self.address.ip().to_canonical().is_loopback();
         match self.source {
@@ -186,8 +191,8 @@ impl ClientAddress {
         !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
-    /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed` has
-    /// IPv4 addresses as such, not mapped to IPv6.
+    /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed`
+    /// must not have IPv4 addresses that are mapped to IPv6.
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();
         match self.source {

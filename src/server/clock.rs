@@ -14,7 +14,7 @@ use signalbox_model::{UnixMilliseconds, UnixSeconds};
 pub struct Clock(Arc<dyn Fn() -> UnixMilliseconds + Send + Sync>);
 
 impl Clock {
-    /// The clock of the system. Times before 1970 are returned as 1970.
+    /// Returns the clock of the system. It reports times before 1970 as 1970.
     pub fn system() -> Self {
         // The coarse clock, because it is read before every run of requests. It is late by a few milliseconds at most.
         Self(Arc::new(|| {
@@ -25,17 +25,17 @@ impl Clock {
         }))
     }
 
-    /// A clock that calls a function.
+    /// Returns a clock that calls a function.
     pub fn from_fn(read: impl Fn() -> UnixSeconds + Send + Sync + 'static) -> Self {
         Self(Arc::new(move || read().into()))
     }
 
-    /// The time now.
+    /// Returns the time now, in seconds.
     pub fn now(&self) -> UnixSeconds {
         self.now_ms().into()
     }
 
-    /// As [`Self::now`], to a few milliseconds.
+    /// Returns the time now, accurate to a few milliseconds.
     pub fn now_ms(&self) -> UnixMilliseconds {
         (self.0)()
     }

@@ -1,8 +1,8 @@
-//! A value that is replaced as a whole: a reader keeps the one that it has read.
+//! Values that are replaced as a whole: a reader keeps the one that it has read.
 
 use std::sync::{PoisonError, RwLock};
 
-/// Such a value.
+/// A value that is replaced as a whole.
 #[derive(Debug)]
 pub(super) struct Current<T>(RwLock<T>);
 

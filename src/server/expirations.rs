@@ -1,6 +1,6 @@
-//! When the certificates and tokens in use end: the server warns before, and shows it in its metrics.
+//! When the certificates and tokens in use expire: the server warns before that, and its metrics have the times.
 //!
-//! What is in use is asked of those who have it, so nothing is reported that was replaced.
+//! What is in use is read where it is used, so nothing that was replaced is reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;
 use signalbox_tls::certificates;
 
-/// This many days before the end, and at the end, there is a warning. Not before half of a shorter life is over: what was made
-/// for a day has a warning only when it has expired.
+/// There is a warning this many days before the expiry; 0 is the expiry itself. Nothing is warned about before half of
+/// its life is over: a certificate that is valid for a day has a warning only when it has expired.
 const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 
 const DAY_S: u64 = 86_400;
 
-/// What ends.
+/// What expires.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// A certificate in a file of the configuration.
@@ -35,7 +35,7 @@ pub(super) enum Subject {
     Token(String),
 }
 
-/// What ends, and its life in seconds of Unix time.
+/// What expires, with the beginning and the end of its life in seconds of Unix time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Expiration {
     pub(super) subject: Subject,
@@ -44,7 +44,7 @@ pub(super) struct Expiration {
 }
 
 impl Expiration {
-    /// Those of the certificates of a file. What cannot be parsed is left out.
+    /// Returns the expirations of the certificates of a file. A certificate that cannot be parsed is left out.
     pub(super) fn of_certificates(key: &'static str, file: &Path, found: &[CertificateDer<'_>]) -> Vec<Self> {
         let of = |certificate: &CertificateDer<'_>| {
             let life = validity(certificate)?;
@@ -54,7 +54,7 @@ impl Expiration {
         found.iter().filter_map(of).collect()
     }
 
-    /// Those of tokens that have an end. Of the two secrets of a token, the later end counts.
+    /// Returns the expirations of the tokens that expire. If a token has two secrets, the later expiry counts.
     pub(super) fn of_tokens(tokens: &Tokens) -> Vec<Self> {
         let mut last: BTreeMap<&str, &Entry> = BTreeMap::new();
         let end = |entry: &Entry| entry.expires_at_s.unwrap_or(u64::MAX);
@@ -71,14 +71,14 @@ impl Expiration {
         last.into_values().filter_map(of).collect()
     }
 
-    /// How many days before the end the warning is that is due; `None`: none is.
+    /// Returns which of the [`WARNING_DAYS`] is due; `None`: none.
     fn warning_due(&self, now: UnixSeconds) -> Option<u64> {
         let left_s = self.end_s.saturating_sub(now.0);
         let life_s = self.end_s.saturating_sub(self.begin_s);
         WARNING_DAYS.into_iter().find(|days| left_s <= days * DAY_S && 2 * days * DAY_S <= life_s)
     }
 
-    /// The sentence about the end; `None`: it is not near.
+    /// Returns the warning that is due; `None`: none.
     pub(super) fn warning(&self, now: UnixSeconds) -> Option<String> {
         self.warning_due(now)?;
         let when = match self.end_s.checked_sub(now.0) {
@@ -115,18 +115,19 @@ pub(super) fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'s
     files.into_iter().filter_map(move |(key, file)| Some((key, file.as_deref().filter(|_| is_enabled)?)))
 }
 
-/// Those of the files of the section `[cluster]`, which were read already. What cannot be read is left out.
+/// Returns the expirations of the certificates of the section `[cluster]`. Their files were read before; one that can
+/// no longer be read is left out.
 pub(super) fn of_cluster(config: &ClusterConfig) -> Vec<Expiration> {
     let of = |(key, file)| Expiration::of_certificates(key, file, &certificates(file).unwrap_or_default());
     cluster_files(config).flat_map(of).collect()
 }
 
-/// Which warnings were logged.
+/// The warnings that were logged, by how many days before the expiry.
 #[derive(Debug, Default)]
 pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
 
 impl Warned {
-    /// The warnings that have become due since the last call.
+    /// Returns the warnings that have become due since the last call.
     pub(super) fn next(&self, expirations: Vec<Expiration>, now: UnixSeconds) -> Vec<String> {
         let mut warned = lock(&self.0);
         let due = expirations.into_iter().filter_map(|of| Some((of.warning_due(now)?, of)));

@@ -1,14 +1,16 @@
-//! Exports of all stored records while the server works.
+//! Exports of all stored records while the server runs.
 //!
 //! The thread that owns the store makes a snapshot between two commits, so an export has everything that was acknowledged
 //! before. A thread of its own reads the snapshot, and waits for the client: nothing of an export delays other clients or
 //! commits, and it takes little memory.
 //!
-//! While the snapshot of a file is kept, the file cannot use space again that was freed since, and grows with each commit. So its
-//! text first goes into a file without a name beside it, as fast as that takes it, and waits there for the client.
+//! While a snapshot of the file of a data directory is kept, the file cannot reuse space that was freed since, and
+//! grows with each commit. So the text of such a snapshot is first written, as fast as possible, into an unnamed file
+//! beside it, and waits there for the client.
 //!
-//! Invariants: a snapshot is freed when its export ends, when its connection ends, and [`TIME_MAX`] after it began; that of a file
-//! however slowly the client reads. At most [`EXPORTS_MAX`] exports are read at once.
+//! Invariants: a snapshot is freed when its export or its connection ends, and at the latest [`TIME_MAX`] after the
+//! export began; that of a file is freed without waiting for the client. At most [`EXPORTS_MAX`] exports are read at
+//! once.
 
 use std::io::{self, BufWriter, Seek, Write};
 use std::ops::ControlFlow;
@@ -29,7 +31,7 @@ use super::lock;
 use super::steps;
 use signalbox_storage::{ExportWriter, Snapshot, Storage, StorageError};
 
-/// The exports that are read at once: one, and one whose client has vanished.
+/// The most exports at once: one, and one whose client has vanished.
 pub(super) const EXPORTS_MAX: usize = 2;
 
 /// How long an export may take.
@@ -38,7 +40,7 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 /// How long an export waits for its snapshot. A disk may hang.
 const SNAPSHOT_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Parts that wait for the connection.
+/// The most parts that wait for the connection.
 const PARTS_MAX: usize = 4;
 
 /// The exports of a server, and their requests for snapshots.
@@ -46,7 +48,7 @@ const PARTS_MAX: usize = 4;
 pub(super) struct Exports {
     /// Wakes the thread that owns the store; not set: there is no store.
     store: OnceLock<Waker>,
-    /// Where the snapshots go that were requested.
+    /// The channels to which the requested snapshots are sent.
     requests: Mutex<Vec<blocking::SyncSender<SnapshotAnswer>>>,
     /// A permit for each export that is read.
     permits: Arc<Semaphore>,
@@ -116,16 +118,16 @@ impl Default for Exports {
 }
 
 impl Exports {
-    /// There is a store, whose owner calls [`Self::give_snapshots`] when it is woken.
+    /// Notes that there is a store, whose owner calls [`Self::give_snapshots`] when it is woken.
     pub(super) fn set_store(&self, owner: Waker) {
-        // A server has one store for all of its life.
+        // A server has only one store in its life.
         let _ = self.store.set(owner);
     }
 
     /// Makes the snapshots that exports wait for. The thread that owns the store calls it between two commits.
     pub(super) fn give_snapshots(&self, storage: &mut dyn Storage) {
         for export in std::mem::take(&mut *lock(&self.requests)) {
-            // An export that no longer waits frees its snapshot by this.
+            // If the export no longer waits, this frees the snapshot.
             let _ = export.send(storage.snapshot());
         }
     }
@@ -155,19 +157,19 @@ impl Export {
     /// Ready when [`Self::take_next`] has something.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.next.is_none() {
-            // A thread that has failed ends without the end.
+            // A thread that fails does not send `Next::End`.
             self.next = Some(ready!(self.parts.poll_recv(context)).unwrap_or(Next::Failed));
         }
         Poll::Ready(())
     }
 
-    /// What to send next; `None`: it is not there yet.
+    /// Takes what to send next; `None`: it is not there yet.
     pub(super) fn take_next(&mut self) -> Option<Next> {
         self.next.take()
     }
 }
 
-/// Writes the snapshot that comes as text for the connection. Returns the number of bytes.
+/// Waits for the snapshot, and passes it to the connection as text. Returns the number of bytes.
 fn write(
     snapshot: &blocking::Receiver<SnapshotAnswer>,
     sender: Sender<Next>,
@@ -190,7 +192,7 @@ fn write(
     writer.end()
 }
 
-/// Writes a snapshot as text, and frees it. Stops early when `is_over` returns true: then the client takes no more.
+/// Writes a snapshot as text, and frees it. Stops early when `is_over` returns true: the client takes no more then.
 fn copy(
     snapshot: Box<dyn Snapshot>,
     writer: &mut dyn Write,
@@ -206,7 +208,7 @@ fn copy(
     Ok(written?)
 }
 
-/// As [`copy`], by way of a file in this directory.
+/// Does the same as [`copy`] by way of a file in this directory.
 fn copy_spooled(
     snapshot: Box<dyn Snapshot>,
     directory: PathBuf,
@@ -273,7 +275,7 @@ impl PartWriter {
         })
     }
 
-    /// Everything was written. Returns the number of bytes.
+    /// Sends the end after everything was written. Returns the number of bytes.
     fn end(self) -> Result<u64, Failure> {
         self.send(Next::End)?;
         Ok(self.bytes)

@@ -1,5 +1,5 @@
-//! Accepts connections, refuses those above the limit, and retries when accepting fails. The socket of a service port rests
-//! while a client opens connections without end, so that it costs little then.
+//! Accepts connections, refuses those above the limit, and retries when accepting fails. The socket of a service port
+//! rests while a client opens connections without end, so that these cost little.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
@@ -21,15 +21,16 @@ use super::throttle::Rate;
 use super::workers::Spawn;
 use signalbox_model::Namespace;
 
-/// The number of refusals per second from which on the listener rests.
+/// The number of refusals per second above which the listener rests.
 const MANY_REFUSALS: f64 = 1000.0;
 
-/// For this time, new connections wait in the kernel's queue, and are accepted together. Otherwise each one wakes the thread,
-/// which takes the core from a worker for it.
+/// How long new connections wait in the kernel's queue during a rest, to be accepted together. Otherwise each one wakes
+/// the thread, which takes a core from a worker.
 const REST: Duration = Duration::from_millis(5);
 
-/// How many connections are accepted between two rests, so that a worker that needs the core waits for little more than a
-/// millisecond. Above 50,000 connections a second the queue fills, and the kernel has further ones try again after a second.
+/// How many connections are accepted between two rests, so that a worker that needs the core waits for little more than
+/// a millisecond. Above 50,000 connections a second the queue fills, and clients of further ones try again after a
+/// second.
 const ACCEPTED_MAX: u32 = 256;
 
 /// A source of connections: a socket or a simulated one.
@@ -40,7 +41,7 @@ pub trait Listener: Send + 'static {
     /// Waits for the next connection and its peer's address.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 
-    /// The connection that was accepted last was refused at once.
+    /// Notes that the connection that was accepted last was refused at once.
     fn note_refusal(&mut self) {}
 
     /// Sets the options of a connection's socket.
@@ -83,8 +84,9 @@ pub async fn serve_port<L: Listener>(
 
 /// Accepts connections until the returned future is dropped, and passes each on to `take`.
 ///
-/// It waits longer after each accept that failed: the connection stays in the queue of the kernel, so that accepting it again at
-/// once would be a busy loop. `failed` returns whether a warning of that may be logged; `port` is its name there.
+/// It waits longer after each accept that failed: the connection stays in the queue of the kernel, so accepting it
+/// again at once would be a busy loop. `failed` notes a failure, and returns whether a warning may be logged; `port` is
+/// the name of the port in it.
 pub(super) async fn accept_all<L: Listener>(
     mut listener: L,
     port: &'static str,
@@ -117,8 +119,8 @@ pub(super) async fn accept_all<L: Listener>(
     }
 }
 
-/// Hands a connection to a worker, unless the port or the client has reached its limit: then it is closed. Returns whether it
-/// was handed over.
+/// Hands a connection to a worker, unless the port or the client has reached its limit: then it is closed. Returns
+/// whether it was admitted.
 pub(super) fn admit<L: Listener>(
     server: &Arc<Server>,
     namespace: Namespace,
@@ -152,8 +154,9 @@ fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// A listening socket that rests while many connections are refused: it accepts some of those that are there, and looks for
-/// more only after a while. Nothing wakes its thread meanwhile, because the socket is not registered with the runtime then.
+/// A listening socket that rests while many connections are refused: it accepts some of those that wait, and looks for
+/// more only after a while. Nothing wakes its thread in between, because the socket is then not registered with the
+/// runtime.
 #[derive(Debug)]
 pub(super) struct RestingListener {
     socket: StdTcpListener,
@@ -175,7 +178,7 @@ enum State {
 }
 
 impl RestingListener {
-    /// A listener of this socket, which does not block.
+    /// Returns a listener on this socket, which must be non-blocking.
     pub(super) fn new(socket: StdTcpListener) -> io::Result<Self> {
         let state = State::registered(&socket)?;
         Ok(Self { socket, refusals: Rate::default(), state })
@@ -183,7 +186,7 @@ impl RestingListener {
 }
 
 impl Listener for RestingListener {
-    /// It is registered with the runtime that serves it, and with no other one.
+    /// It is registered only with the runtime that serves it.
     type Stream = StdTcpStream;
 
     async fn accept(&mut self) -> io::Result<(StdTcpStream, SocketAddr)> {

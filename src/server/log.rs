@@ -5,8 +5,8 @@
 //! in the text. Spans are ignored, because the server logs only events with fields.
 //!
 //! A line is written with one call and without a buffer, so that lines of several threads never mix and the last line
-//! before an abort is there. Writing never panics: a line that the file does not take goes to standard error, and a line
-//! that standard error does not take is lost.
+//! before an abort is there. Writing never panics: a line that cannot be written to the file goes to standard error,
+//! and a line that cannot be written there is lost.
 //!
 //! The caller decides which account is the `owner` of the file, and when to call [`Log::reopen`] and
 //! [`Log::set_threshold`] (SIGHUP).
@@ -36,7 +36,7 @@ use crate::config::Threshold;
 /// Mode of a new log file: its owner writes, its group reads, as is usual for logs on Debian.
 const FILE_MODE: u32 = 0o640;
 
-/// The format of a line, as the command line asks for it.
+/// The format of a line that the command line asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// The last one if standard error goes to journald, otherwise text
@@ -197,7 +197,7 @@ fn stderr_is_journal() -> bool {
     stderr.is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// An event that was taken apart.
+/// The parts of an event.
 #[derive(Debug)]
 struct Record {
     level: Level,
@@ -263,7 +263,8 @@ impl Record {
         Ok(())
     }
 
-    /// The name of the level, its priority by `sd-daemon(3)`, and red, yellow, green or grey by ECMA-48.
+    /// Returns the name of the level, its priority by `sd-daemon(3)`, and its colour by ECMA-48: red, yellow, green or
+    /// grey.
     fn look(&self) -> (&'static str, u8, u8) {
         match self.level {
             Level::ERROR => ("error", 3, 31),
@@ -308,10 +309,10 @@ impl Visit for Record {
     }
 }
 
-/// The time, as the lines of all logs have it.
+/// Returns the time in the format of all logs.
 pub(super) fn now() -> String {
     let mut time = String::new();
-    // A string takes everything.
+    // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     time
 }
@@ -361,7 +362,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Appends a text. An error comes with how many bytes of it the file has taken.
+    /// Appends a text. An error comes with the number of bytes that were written.
     pub(super) fn append(&self, text: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut open = lock(&self.open);
         let mut written = 0;

@@ -1,8 +1,9 @@
 //! The memory budget: how much the process may have allocated, whatever it is for.
 //!
-//! Everything that clients can make grow is allocated from one heap: names, holders, sessions, grants, waiters, remembered
-//! answers, watches, queued events and output, and what has begun to arrive. So the budget is a limit on the whole heap, and
-//! nothing can be forgotten (`docs/decisions/0024`). Past it, what needs memory is refused, and what gives it back is not.
+//! Everything that clients can make grow is allocated from one heap: names, holders, sessions, grants, waiters, cached
+//! replies, watches, queued events and output, and incomplete input. So the budget is a limit on the whole heap, and
+//! nothing can be overlooked (`docs/decisions/0024`). Beyond it, requests that need memory are refused, and those that
+//! free memory are not.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,7 @@ use signalbox_core::MemoryLimit;
 /// The budget where neither the configuration nor the system sets a limit.
 const UNKNOWN_MAX: u64 = 1 << 30;
 
-/// Refusals until this much of the budget is free again, in percent, are one event in the log.
+/// All refusals until this percentage of the budget is free again have one line in the log.
 const FREE_AGAIN_PERCENT: u64 = 10;
 
 /// The memory budget of a server.
@@ -32,12 +33,12 @@ pub(super) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// The bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn in_use() -> u64 {
         bytes_in_use() as u64
     }
 
-    /// The limit, for the core.
+    /// Returns the limit, for the core.
     pub(super) fn limit(&self) -> MemoryLimit {
         let max = match self.max() {
             0 => u64::MAX,
@@ -46,7 +47,7 @@ impl MemoryBudget {
         MemoryLimit { in_use: Self::in_use, max }
     }
 
-    /// The limit in bytes; 0: none.
+    /// Returns the limit in bytes; 0: none.
     pub(super) fn max(&self) -> u64 {
         self.max.load(Ordering::Relaxed)
     }
@@ -74,7 +75,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether the budget is exhausted, or was and is not free again. Logs when it is free. To be called once in a while.
+    /// Whether the budget is exhausted, or was and is not free again. Logs when it is free. Must be called regularly.
     pub(super) fn is_scarce(&self) -> bool {
         let (in_use, max) = (Self::in_use(), self.limit().max);
         let is_free = in_use < max - max / 100 * FREE_AGAIN_PERCENT;
@@ -89,10 +90,10 @@ impl MemoryBudget {
     }
 }
 
-/// Half of the memory that the machine has or that the control groups of the process allow, so that fragments and the
-/// kernel's buffers fit beside it.
+/// Returns half of the memory that the machine has or that the control groups of the process allow. The rest is for
+/// fragmentation and the kernel's buffers.
 fn default_max() -> u64 {
-    // Not from /proc/meminfo, which the systemd unit hides.
+    // Not read from /proc/meminfo, which the systemd unit hides.
     let machine = sysinfo().ok().map(|machine| machine.ram_total());
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
     let groups = groups.and_then(|text| group_limit(&text, |file| fs::read_to_string(file).ok()));
@@ -105,8 +106,8 @@ const GROUP_FILES: &[&str] = &["memory.max", "memory.high"];
 /// The file with the limit of a control group of version 1.
 const GROUP_FILES_V1: &[&str] = &["memory.limit_in_bytes"];
 
-/// The least limit of the control groups in the text of `/proc/self/cgroup` and of those above them, in bytes. `read` reads a
-/// file.
+/// Returns the lowest limit, in bytes, of the control groups in the text of `/proc/self/cgroup` and of those above
+/// them. `read` reads a file.
 fn group_limit(cgroup: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let groups = cgroup.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;

@@ -73,9 +73,9 @@ impl Durations {
 /// The figures of the store.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// How long the batches took that were committed.
+    /// How long the commits of batches took.
     pub(super) times: Durations,
-    /// The sum of these.
+    /// The sum of these, in microseconds.
     pub(super) time_us: Count,
     /// Batches that were committed.
     pub(super) commits: Count,
@@ -112,7 +112,7 @@ impl Count {
     }
 }
 
-/// How many plain operations there are.
+/// The number of plain operations.
 const OPCODES: usize = 6;
 
 fn index_of(opcode: Opcode) -> usize {
@@ -136,7 +136,6 @@ pub(super) enum AcquireRefusal {
 }
 
 impl AcquireRefusal {
-    /// All of them.
     pub(super) const ALL: [Self; 2] = [Self::NotAvailable, Self::Limit];
 }
 
@@ -169,7 +168,7 @@ impl Traffic {
         self.sum(|part| &part.commands[index_of(opcode)])
     }
 
-    /// Plain Acquires that took nothing, for this reason.
+    /// Returns the number of plain Acquires that took nothing for this reason.
     pub(super) fn refused_acquires(&self, refusal: AcquireRefusal) -> u64 {
         self.sum(|part| &part.refused_acquires[refusal as usize])
     }

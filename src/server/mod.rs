@@ -66,7 +66,7 @@ pub use store::RestoreError;
 pub use tls::TlsError;
 pub use workers::{SameThread, Spawn, Workers};
 
-/// Locks what no panic leaves half changed, so that it can be used after one.
+/// Locks a value that no panic leaves half changed, so that it can be used after one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! What this process knows of its cluster: for metrics, probes and the status page, and for clients. Reading it sends no request
-//! to etcd.
+//! What this process knows about its cluster: for metrics, probes and the status page, and for clients. Reading it
+//! sends no request to etcd.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use signalbox_cluster::members::{MemberPoller, SeenNode};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::timing::{BootTime, Fence};
 
-/// What this process knows of its cluster.
+/// What this process knows about its cluster.
 #[derive(Clone, Debug)]
 pub(super) struct NodeView {
     /// The name of this node.
@@ -32,7 +32,7 @@ impl NodeView {
         matches!(self.phase(), Phase::Leading(_))
     }
 
-    /// The node that leads, as far as this one knows, and its epoch.
+    /// Returns the node that leads, as far as this one knows, and its epoch.
     pub(super) fn leader(&self) -> Option<(String, u32)> {
         match self.phase() {
             Phase::Leading(term) => Some((self.name.clone(), term.epoch)),
@@ -41,7 +41,7 @@ impl NodeView {
         }
     }
 
-    /// How long ago this node sent the last heartbeat that etcd has confirmed; `None`: it has sent none.
+    /// Returns how long ago this node sent the last heartbeat that etcd has confirmed; `None`: it has sent none.
     pub(super) fn heartbeat_age(&self) -> Option<Duration> {
         let fence = if self.leads() { &self.fence } else { self.relays.fence() };
         let sent = fence.deadline()?.0.checked_sub(self.renew_deadline)?;
@@ -53,7 +53,7 @@ impl NodeView {
         self.relays.leader().is_some()
     }
 
-    /// All nodes as this one has seen them; empty for a node that may not lead.
+    /// Returns all nodes as this one has seen them; empty for a node that may not lead.
     pub(super) fn nodes(&self) -> Vec<SeenNode> {
         let poller = self.members.as_ref();
         poller.map_or_else(Vec::new, |poller| poller.members().seen(BootTime::now()))
@@ -78,7 +78,7 @@ pub(super) struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// This node leads in an epoch, and is reached there.
+    /// Returns the whereabouts of a node that leads in an epoch; clients reach it at `leader`.
     pub(super) fn new(epoch: u32, renew_deadline: Duration, leader: Advertised) -> Self {
         Self { epoch, renew_deadline, leader, others: Current::new(Arc::default()), next: Current::new(None) }
     }

@@ -1,5 +1,5 @@
-//! The changes that administrators make, whichever way they come: the right that each needs, its execution, and its lines in
-//! the log and in the audit log once it is known how it ended.
+//! The changes that administrators make, on the service ports and over HTTP: the right that each needs, its execution,
+//! and its lines in the log and in the audit log once it is known how it ended.
 
 use tracing::info;
 
@@ -16,14 +16,14 @@ pub(super) struct Requested {
     identity: Option<Identity>,
     /// The texts of the operation and of its target, for each target.
     lines: Vec<(String, String)>,
-    /// Whose grants or waiting requests it ends, which its own text does not say.
+    /// The subject of the grant or session that it ends, which its own text does not say.
     of: Option<String>,
     is_change: bool,
 }
 
 impl Requested {
-    /// Takes up an operation. If its client may not administer all that it is about, this is recorded, and the first target that
-    /// the client may not administer is the error. `server`: `None` while this process serves no clients.
+    /// Checks that a client may administer all targets of an operation. If not, this is recorded, and the error is the
+    /// first target that the client may not administer. `server`: `None` while this process serves no clients.
     pub(super) fn permitted<'a>(
         server: Option<&Server>,
         client: &Client,
@@ -48,7 +48,7 @@ impl Requested {
         Err(missing)
     }
 
-    /// Executes the operation. An outcome at once is recorded.
+    /// Executes the operation. An outcome that is known at once is recorded.
     pub(super) fn execute(
         &mut self,
         server: &Server,
@@ -62,7 +62,7 @@ impl Requested {
             // The ledger may not know the connection of a plain client yet.
             server.core.join(peer.connection, None, &peer.mailbox);
         }
-        // Afterwards, it may have ended.
+        // Read first, because the grant or session may have ended afterwards.
         self.of = subject(server, operation);
         let Executed { outcome, is_change } = server.core.execute(call, operation, now);
         self.is_change = is_change;
@@ -98,8 +98,8 @@ impl Requested {
     }
 }
 
-/// What the grant or the session of an operation is about, such as `counter "backup" of "web-1 run[7] backup"`; `None`: the
-/// operation is about other things, or there is no such grant or session.
+/// Returns what the grant or the session of an operation is about, such as `counter "backup" of "web-1 run[7] backup"`;
+/// `None`: the operation is about something else, or there is no such grant or session.
 fn subject(server: &Server, operation: &Operation<'_>) -> Option<String> {
     let subject = match *operation {
         Operation::Revoke { what: Revocation::Grant(grant), .. }

@@ -1,4 +1,4 @@
-//! The connections of a server, by their ids: to send a message to one, and for listings.
+//! The connections of a server, by their ids: to send messages to them, and for listings.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::lock;
 use signalbox_core::{Connected, Mailbox, MonotonicMs, SessionClient};
 use signalbox_model::{ConnectionId, SessionId};
 
-/// By the session of the connection.
+/// The connections, by their sessions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peers(Arc<Mutex<BTreeMap<SessionId, Peer>>>);
 
@@ -34,12 +34,12 @@ impl Peers {
         self.find_session(connection.session())
     }
 
-    /// The connection whose own session this is; `None`: it has ended, or the session is leased.
+    /// Returns the connection whose own session this is; `None`: it has ended, or the session is leased.
     pub(super) fn find_session(&self, session: SessionId) -> Option<Peer> {
         self.with(|peers| peers.get(&session).cloned())
     }
 
-    /// At most `count` connections after the one with this session, in the order of their ids.
+    /// Returns at most `count` connections after the one with this session, in the order of their ids.
     pub(super) fn connected_after(&self, after: Option<SessionId>, count: usize) -> Vec<Connected> {
         let connected = |peer: &Peer| Connected {
             connection: peer.connection,
@@ -52,7 +52,7 @@ impl Peers {
         self.after(after, count, connected)
     }
 
-    /// At most `count` mailboxes of connections after the one with this session, in the order of their ids.
+    /// Returns at most `count` mailboxes of connections after the one with this session, in the order of their ids.
     pub(super) fn mailboxes_after(
         &self,
         after: Option<SessionId>,
@@ -73,7 +73,7 @@ impl Peers {
     }
 }
 
-/// A connection's entry among its peers.
+/// The entry of a connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct PeerEntry {
     peers: Peers,

@@ -45,7 +45,7 @@ impl Port {
 /// How long a count of conflicts is used.
 const CONFLICTS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The item `conflicts` of a port. To count it looks at every shard, so one count serves all requests of a second.
+/// The item `conflicts` of a port. Counting it visits every shard, so one count serves all requests of a second.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts(Mutex<Option<(Instant, u64)>>);
 
@@ -64,7 +64,7 @@ impl Conflicts {
     }
 }
 
-/// The section of the configuration for a namespace.
+/// Returns the section of the configuration for a namespace.
 pub(super) fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
     match namespace {
         Namespace::Counters => &config.counter.port,
@@ -72,7 +72,8 @@ pub(super) fn port_config(config: &Config, namespace: Namespace) -> &PortConfig 
     }
 }
 
-/// The word for a namespace in logs, requests, answers and metrics: that of its section of the configuration.
+/// Returns the word for a namespace in logs, requests, answers and metrics: the name of its section of the
+/// configuration.
 pub(super) fn port_name(namespace: Namespace) -> &'static str {
     match namespace {
         Namespace::Counters => "counter",

@@ -1,7 +1,7 @@
 //! The process: its account, its secrets, its limit on files, and its end.
 //!
 //! It drops the privileges of root: it switches to the configured user and group after the ports are bound. Before
-//! that, it acts as them where their files are opened, so that a link that they made leads to no file of root.
+//! that, it opens their files with their rights, so that a link that they made does not lead to a file of root.
 
 use std::io;
 use std::sync::mpsc;
@@ -60,7 +60,7 @@ impl Identity {
         Ok(Self { uid: user.map(|user| user.uid), gid })
     }
 
-    /// Calls a function as the user and group, with the rights that they have. Then the process is root again.
+    /// Calls a function as the user and group, with their rights. Then the process is root again.
     pub(super) fn act<T>(self, call: impl FnOnce() -> T) -> Result<T, PrivilegeError> {
         let act = || {
             let (uid, gid, groups) = (geteuid(), getegid(), getgroups()?);
@@ -103,7 +103,7 @@ impl Identity {
     }
 }
 
-/// The errors about a configured user and group that do not exist. Needs no privileges.
+/// Returns the errors about a configured user and group that do not exist. Needs no privileges.
 pub(super) fn missing(config: &Config) -> Vec<PrivilegeError> {
     let user = config.user.as_deref().map(find_user).and_then(Result::err);
     let group = config.group.as_deref().map(find_group).and_then(Result::err);
@@ -140,7 +140,7 @@ pub(super) fn raise_file_limit() -> u64 {
     }
 }
 
-/// How many files the process may have open.
+/// Returns how many files the process may have open.
 pub(super) fn files_max() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }

@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use signalbox_protocol::{ProxyHeader, ProxyHeaderError};
 
-/// Room for a header without additional fields. More is allocated as bytes arrive.
+/// The initial buffer, in bytes: enough for a header without additional fields. More is allocated as bytes arrive.
 const BYTES_USUAL: usize = 64;
 
-/// Why there is no header.
+/// Why no header was read.
 #[derive(Debug, Error)]
 pub(super) enum HeaderError {
     #[error("the peer closed the connection before its PROXY protocol header was complete")]
@@ -29,8 +29,8 @@ pub(super) enum HeaderError {
     Timeout,
 }
 
-/// Reads the header, and nothing after it, within this time. Returns the address that it states, if any. `note_received` gets
-/// the length of each piece in bytes.
+/// Reads the header, and nothing after it, within this time. Returns the address that it states, if any.
+/// `note_received` receives the length of each piece in bytes.
 pub(super) async fn read_header<S: AsyncRead + Unpin>(
     stream: &mut S,
     within: Duration,

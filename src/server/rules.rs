@@ -13,8 +13,8 @@ use super::shares::Shares;
 use super::tls::{Tls, TlsError};
 use crate::config::{Config, TlsConfig};
 
-/// How often the server looks whether a certificate or a token ends soon.
-const LOOK_PERIOD: Duration = Duration::from_secs(600);
+/// How often the server checks whether a certificate or a token expires soon.
+const CHECK_PERIOD: Duration = Duration::from_secs(600);
 
 /// How clients may connect, what they may do, and their shares: one of each for the process, before it has a server and while
 /// it has one.
@@ -26,13 +26,13 @@ pub(super) struct Rules {
     /// For new connections; `None`: TLS is not configured.
     pub(super) tls: Arc<Current<Option<Arc<Tls>>>>,
     pub(super) shares: Arc<Shares>,
-    /// Of the certificates of the section `[cluster]`, which are read once.
+    /// The expirations of the certificates of the section `[cluster]`, which are read once.
     pub(super) cluster_expirations: Arc<[Expiration]>,
     pub(super) warned: Arc<Warned>,
 }
 
 impl Rules {
-    /// Those of a configuration, without tokens.
+    /// Returns the rules of a configuration, without tokens.
     pub(super) fn of(config: &Config, tls: Option<Arc<Tls>>, clock: Clock) -> Self {
         let shares = Arc::<Shares>::default();
         shares.configure(config);
@@ -53,13 +53,13 @@ impl Rules {
         self.shares.configure(config);
     }
 
-    /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
+    /// Reads the files of TLS, for connections from now on. If they cannot be used, those in use stay.
     pub(super) fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
         self.tls.set(Tls::read(config)?.map(Arc::new));
         Ok(())
     }
 
-    /// When the certificates and tokens in use end.
+    /// Returns when the certificates and tokens in use expire.
     pub(super) fn expirations(&self) -> Vec<Expiration> {
         let mut expirations = self.cluster_expirations.to_vec();
         expirations.extend(self.tls.get().iter().flat_map(|tls| tls.expirations.clone()));
@@ -67,18 +67,18 @@ impl Rules {
         expirations
     }
 
-    /// Logs the warnings about ends that have become due.
+    /// Logs the warnings about expirations that have become due.
     pub(super) fn warn_of_expirations(&self) {
         for warning in self.warned.next(self.expirations(), Clock::system().now()) {
             warn!("{warning}");
         }
     }
 
-    /// Logs them when they become due, until it is dropped.
+    /// Logs these warnings when they become due, until it is dropped.
     pub(super) async fn watch_expirations(self) {
         loop {
             self.warn_of_expirations();
-            tokio::time::sleep(LOOK_PERIOD).await;
+            tokio::time::sleep(CHECK_PERIOD).await;
         }
     }
 }

@@ -2,8 +2,9 @@
 //! of clients"). This file counts the connections, handshakes and memory of each client, lets its long requests take turns, and
 //! slows down clients that are refused.
 //!
-//! The process has one of these, for its service ports and its HTTP listener. The core divides sessions, waiters and watches
-//! by the same rule. A client has an entry as long as it has connections, and longer if it has opened and closed many lately.
+//! The process has one [`Shares`], for its service ports and its HTTP listener. The core divides sessions, waiters and
+//! watches by the same rule. A client has an entry as long as it has connections, and longer if it has opened and
+//! closed many recently.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -36,17 +37,17 @@ pub(super) struct Shares {
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
     clients: Mutex<Clients>,
-    /// Which refusals were logged, by client and by the limit of which it has used up its share.
+    /// The refusals that were logged, by client and by the limit of which it has used up its share.
     refusals: RefusalLog,
 }
 
-/// The kinds of connections that are counted apart.
+/// The kinds of connections that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionKind {
     Counters,
     Semaphores,
     Http,
-    /// By HTTP, for leases.
+    /// Over HTTP, for leases.
     Leases,
 }
 
@@ -130,8 +131,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// nothing.
 const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
-/// Handshakes that a client may have in progress. Further ones wait. With a round trip of 100 ms, this is enough
-/// for 320 handshakes a second.
+/// The most handshakes that a client may have in progress. Further ones wait. With a round trip of 100 ms, this is
+/// enough for 320 handshakes a second.
 const HANDSHAKES: usize = 32;
 
 /// A handshake that the client does not complete counts as in progress for at least this long, even if the client closes the
@@ -157,12 +158,12 @@ impl ClientUsage {
         HandshakePermit { permit: Arc::clone(&self.handshakes).acquire_owned().await.ok(), busy_until: None }
     }
 
-    /// The memory of its plain holdings and its unfinished input, in bytes.
+    /// Returns the memory of the client's plain holdings and its unfinished input, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A part of this memory was `before` bytes, and is `now` bytes.
+    /// Notes that a part of this memory was `before` bytes, and is `now` bytes.
     pub(super) fn replace_bytes(&self, before: usize, now: usize) {
         self.bytes.fetch_add(now, Ordering::Relaxed);
         self.bytes.fetch_sub(before, Ordering::Relaxed);
@@ -190,12 +191,12 @@ pub(super) struct HandshakePermit {
 }
 
 impl HandshakePermit {
-    /// The server works for the handshake from now on.
+    /// Notes that the server works for the handshake from now on.
     pub(super) fn begin_work(&mut self) {
         self.busy_until = Some(Instant::now() + HANDSHAKE_LEAST);
     }
 
-    /// The client has completed the handshake.
+    /// Notes that the client has completed the handshake.
     pub(super) fn complete(mut self) {
         self.busy_until = None;
     }
@@ -233,7 +234,7 @@ impl Pauses {
         Self { usage, timer: None }
     }
 
-    /// The client is slowed down for this number of requests of the connection.
+    /// Slows the client down for this number of requests of the connection.
     pub(super) fn begin(&mut self, requests: u32) {
         if requests > 0 {
             self.timer = Some(Box::pin(sleep_until(self.usage.slow_down(requests))));
@@ -276,7 +277,7 @@ impl HoldingBytes {
         self.reported = bytes;
     }
 
-    /// The bytes of all connections of the client, with their unfinished input.
+    /// Returns the bytes of all connections of the client, with their unfinished input.
     pub(super) fn of_client(&self) -> usize {
         self.usage.bytes()
     }
@@ -350,12 +351,12 @@ impl Shares {
         self.short_connections_max.store(config.short_connections, Ordering::Relaxed);
     }
 
-    /// The share of a client.
+    /// Returns the share of a client.
     pub(super) fn share(&self) -> ClientShare {
         ClientShare::of_percent(self.percent())
     }
 
-    /// In percent.
+    /// Returns the share of a client in percent.
     pub(super) fn percent(&self) -> u32 {
         self.percent.load(Ordering::Relaxed)
     }
@@ -407,8 +408,8 @@ impl Shares {
         self.short_connections_max.load(Ordering::Relaxed) as usize
     }
 
-    /// Counts a refusal, and logs it if the client's refusals begin with it. `limit` is the key of the limit of which the
-    /// client has used up its share.
+    /// Counts a refusal, and logs it if it is the client's first one for this limit in a while. `limit` is the key of
+    /// the limit of which the client has used up its share.
     pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
         self.refused.add(1);
         if self.refusals.begins(client.key(), limit) {
@@ -463,12 +464,13 @@ impl Turns {
         Poll::Ready(())
     }
 
-    /// The connection waits for its peer instead, and must not get a turn that it does not use.
+    /// Stops waiting for a turn: the connection waits for its peer instead, and must not have a turn that it does not
+    /// use.
     pub(super) fn stop_waiting(&mut self) {
         self.of_client = PollSemaphore::new(self.of_client.clone_inner());
     }
 
-    /// The step is over.
+    /// Ends the turn, because the step is over.
     pub(super) fn end(&mut self) {
         self.turn = None;
     }

@@ -42,7 +42,7 @@ pub struct Server {
     pub(super) semaphores: Port,
     pub(super) peers: Peers,
     pub(super) rules: Rules,
-    /// Sent after what clients may do has changed.
+    /// Notified after what clients may do has changed.
     pub(super) new_rules: watch::Sender<()>,
     /// The log of administrative changes.
     pub(super) audit: Audit,
@@ -59,7 +59,7 @@ pub struct Server {
     pub(super) stored: Stored,
     /// The semaphores of the configuration whose counters are in use.
     pub(super) declared_later: Mutex<Vec<Box<[u8]>>>,
-    /// How long requests for grants waited that were not answered at once.
+    /// How long requests for grants waited, if they were not answered at once.
     pub(super) waits: Durations,
     pub(super) exports: Exports,
     pub(super) memory: Arc<MemoryBudget>,
@@ -67,7 +67,7 @@ pub struct Server {
     pub(super) started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     pub(super) fence: Option<Fence>,
-    /// Where clients reach the cluster; unset where this server is not a node, or does not lead yet.
+    /// Where clients reach the cluster; unset if this server is not a node, or does not lead yet.
     pub(super) whereabouts: OnceLock<Whereabouts>,
 }
 
@@ -83,13 +83,14 @@ impl Server {
         Self::with_fence(config, clock, hasher, None)
     }
 
-    /// As [`Server::new`]; nothing is written to a client past the deadline of the fence.
+    /// Does the same as [`Server::new`], but nothing is written to a client past the deadline of the fence.
     pub fn with_fence(config: &Config, clock: Clock, hasher: NameHasher, fence: Option<Fence>) -> Arc<Self> {
         let rules = Rules::of(config, None, clock.clone());
         Self::with_rules(config, clock, hasher, fence, rules)
     }
 
-    /// As [`Server::with_fence`], with the rules of the process, whose configuration may have been read since the start.
+    /// Does the same as [`Server::with_fence`] with the rules of the process, whose configuration may be newer than
+    /// `config`.
     pub(super) fn with_rules(
         config: &Config,
         clock: Clock,
@@ -128,7 +129,7 @@ impl Server {
         server.apply_limits();
         // Ids of grants increase from one run to the next, unless the clock is set back in between.
         server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
-        // Ids of sets and processes of an earlier run mean nothing.
+        // Ids of sets and processes of an earlier run must not be valid in this one.
         server.core.start_sysv_after(first_set, server.clock.now().0 << PROCESS_ID_TIME_SHIFT);
         Arc::new(server)
     }
@@ -155,7 +156,7 @@ impl Server {
         self.core.set_sysv_rules(key_rules(config));
     }
 
-    /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
+    /// Reads the files of TLS, for connections from now on. If they cannot be used, those in use stay.
     ///
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
@@ -163,12 +164,12 @@ impl Server {
         self.rules.load_tls(config)
     }
 
-    /// What TLS needs; `None`: it is not configured.
+    /// Returns what TLS needs; `None`: it is not configured.
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
         self.rules.tls.get()
     }
 
-    /// How the connection of a client may begin.
+    /// Returns how the connection of a client may begin.
     pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
         if client.is_encrypted_by_relay() {
             return FirstBytes::Tls;
@@ -177,27 +178,27 @@ impl Server {
         tls.map_or(FirstBytes::Any { may_begin_tls: false }, |tls| tls.first_bytes_of(client))
     }
 
-    /// The rules and the state.
+    /// Returns the core, which has the rules and the state.
     pub fn core(&self) -> &Core {
         &self.core
     }
 
-    /// The current time by both clocks of the core.
+    /// Returns the current time by both clocks of the core.
     pub(super) fn moment(&self) -> Moment {
         Moment { monotonic: self.monotonic(), unix: self.clock.now() }
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     pub(super) fn monotonic(&self) -> MonotonicMs {
         MonotonicMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.rules.config.get()
     }
 
-    /// Whether the connections of this peer have to begin with a proxy's header.
+    /// Whether the connections of this peer must begin with a proxy's header.
     pub(super) fn is_proxy(&self, peer: ClientAddress) -> bool {
         self.config().is_proxy(peer.socket().ip())
     }
@@ -207,32 +208,33 @@ impl Server {
         self.fence.is_some()
     }
 
-    /// Where clients reach the cluster; `None`: this server is not a node of one.
+    /// Returns where clients reach the cluster; `None`: this server is not a node of one.
     pub(super) fn whereabouts(&self) -> Option<&Whereabouts> {
         self.whereabouts.get()
     }
 
-    /// This server leads its cluster. To be called before it serves clients.
+    /// Notes that this server leads its cluster. Must be called before it serves clients.
     pub(super) fn set_whereabouts(&self, whereabouts: Whereabouts) {
         let is_first = self.whereabouts.set(whereabouts).is_ok();
         assert!(is_first, "a process leads once");
     }
 
-    /// Where clients reach the other nodes.
+    /// Sets where clients reach the other nodes.
     pub(super) fn set_other_nodes(&self, others: Advertised) {
         if let Some(whereabouts) = self.whereabouts() {
             whereabouts.others.set(Arc::new(others));
         }
     }
 
-    /// Tells clients that said Hello that another node will lead, each of which relays them to that one.
+    /// Tells clients that have sent Hello where the other nodes are. One of them will lead, and each relays clients to
+    /// it.
     pub(super) fn announce_move_to_others(&self) {
         if let Some(whereabouts) = self.whereabouts() {
             self.announce_move((*whereabouts.others.get()).clone());
         }
     }
 
-    /// Tells clients that said Hello where the next leader is, or may be.
+    /// Tells clients that have sent Hello where the next leader is, or may be.
     pub(super) fn announce_move(&self, next: Advertised) {
         if let Some(whereabouts) = self.whereabouts()
             && !next.is_empty()
@@ -251,12 +253,12 @@ impl Server {
         self.durable.load(Ordering::Relaxed)
     }
 
-    /// The longest time that a started frame may take.
+    /// Returns the longest time that a started frame may take.
     pub(super) fn frame_timeout(&self) -> Duration {
         Duration::from_secs(self.config().frame_timeout_s.into())
     }
 
-    /// The longest time until a vanished peer is noticed.
+    /// Returns the longest time until a vanished peer is noticed.
     pub(super) fn peer_timeout(&self) -> Duration {
         Duration::from_secs(self.config().peer_timeout_s.into())
     }
@@ -268,12 +270,13 @@ impl Server {
         }
     }
 
-    /// The most connections of a port; 0 means no limit.
+    /// Returns the most connections of a port; 0: no limit.
     pub(super) fn connections_max(&self, namespace: Namespace) -> u32 {
         port_config(&self.config(), namespace).max_connections
     }
 
-    /// The limit on connections in which clients have shares: that of the port, or else the files of the process.
+    /// Returns the limit on connections of which clients have shares: that of the port, or else the limit on files of
+    /// the process.
     pub(super) fn connections_limit(&self, namespace: Namespace) -> usize {
         match self.connections_max(namespace) {
             0 => self.files_max,
@@ -281,7 +284,7 @@ impl Server {
         }
     }
 
-    /// Counts a connection that has become busy, or is busy no more.
+    /// Counts a connection that has become busy, or is no longer busy.
     pub(super) fn count_busy(&self, is_busy: bool) {
         if is_busy {
             self.busy.fetch_add(1, Ordering::Relaxed);
@@ -304,7 +307,7 @@ impl Server {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// The address of the client of a connection, as lists show it; empty if there is no connection.
+    /// Returns the address of the client of a connection, as lists show it; empty if there is no connection.
     pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
         let address = connection.and_then(|connection| {
             let peer = self.peers.find(connection).map(|peer| peer.address);
@@ -322,7 +325,7 @@ impl Server {
         (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
     }
 
-    /// As [`Self::with_address`], for what a session holds or waits for.
+    /// Does the same as [`Self::with_address`] for what a session holds or waits for.
     pub(super) fn held_entry(&self, claimed: Claimed) -> HeldEntry<Box<[u8]>, Box<[u16]>> {
         let Claimed { namespace, name, is_held, listed } = claimed;
         let (entry, ttl_left) = self.with_address(listed);

@@ -34,7 +34,7 @@ pub(super) enum Scope {
     Server,
 }
 
-/// How a figure is a metric. Figures whose metrics have the same name have labels.
+/// The metric of a figure. Figures whose metrics have the same name have labels.
 #[derive(Clone, Copy)]
 pub(super) struct Metric {
     pub(super) name: &'static str,
@@ -257,7 +257,8 @@ pub(super) fn figures() -> impl Iterator<Item = &'static Figure> {
     OF_YRMCDS.iter().chain(FURTHER)
 }
 
-/// Name and value of every item of Stats, in order. Times are in seconds, but in microseconds where yrmcds has them so.
+/// Returns the name and value of every item of Stats, in order. Times are in seconds, except those that yrmcds reports
+/// in microseconds.
 pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
     let source = Source::new(server, port.namespace);
     let item = |figure: &Figure| Some((figure.item?, figure.value(&source).to_string()));
@@ -265,7 +266,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
     OF_YRMCDS.iter().filter_map(item).chain([version]).chain(FURTHER.iter().filter_map(item)).collect()
 }
 
-/// As [`items`], with numbers.
+/// Returns the same as [`items`], with numbers instead of their texts.
 pub(super) fn json_items(
     server: &Server,
     port: &Port,
@@ -274,7 +275,7 @@ pub(super) fn json_items(
     items(server, port).into_iter().map(move |(name, text)| (name, number(text)))
 }
 
-/// The figures of an object of the JSON API. Those of the ports are in objects of their own.
+/// Returns the figures of an object of the JSON API. Those of the ports are in objects of their own.
 pub(super) fn object(server: &Server, object: Object) -> Map<String, Value> {
     let mut of_server = Map::new();
     let mut of_ports = [Map::new(), Map::new()];

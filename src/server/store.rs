@@ -3,9 +3,9 @@
 //! It takes the pending changes as one batch, commits it, and reports the outcome to the core. Changes that come during a
 //! commit wait for the next batch, so one flush to disk serves every request of that time.
 //!
-//! A batch that cannot be committed is taken again after a pause, until it is stored; the requests that wait for the store are
-//! answered meanwhile. After a flush that failed, the store refuses everything until the daemon is restarted: what is on disk
-//! then is not known.
+//! A batch that cannot be committed is committed again after a pause, until it is stored; the requests that wait for
+//! the store are answered in the meantime. After a flush that failed, the store refuses everything until the daemon is
+//! restarted, because it is not known what is on disk.
 //!
 //! A server that no longer owns the store answers nothing that depends on it: the process ends.
 
@@ -32,7 +32,7 @@ use signalbox_storage::{CommitError, Storage, StorageError};
 /// The pause after a commit that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers of one step, between which the lock of the ledger is released.
+/// The answers of one step. Between steps, the lock of the ledger is released.
 const STEP_ANSWERS: usize = 64;
 
 /// How long the thread may take to store the last changes when the server stops. A disk may hang forever, and the service
@@ -49,7 +49,7 @@ pub enum RestoreError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// The records contradict each other.
-    #[error("what was kept does not fit together: {0}; run `signalbox data check`, and restore a backup")]
+    #[error("the records contradict each other: {0}; run `signalbox data check`, and restore a backup")]
     Contradiction(String),
     /// The system has no source of randomness, from which the key of places is made.
     #[error("no key can be made: {0}; give the system a source of randomness")]
@@ -86,9 +86,10 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the snapshots that exports wait for. Then commits the pending changes, or the oldest of very many, and answers
-    /// the requests that wait for that. Returns whether there were any. Changes that were not stored are taken again, unless
-    /// another server owns the store: then none of their requests is answered, and this process has to end.
+    /// Makes the snapshots that exports wait for. Then commits the pending changes, or the oldest of very many, and
+    /// answers the requests that wait for that. Returns whether there were any. Changes that were not stored are
+    /// committed again by the next call, unless another server owns the store: then none of their requests is answered,
+    /// and this process must end.
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, CommitError> {
         self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
@@ -103,7 +104,7 @@ impl Server {
         Ok(true)
     }
 
-    /// A batch that was taken from the core is committed, or could not be: answers the requests that wait for that.
+    /// Notes that a batch of the core was committed, or could not be, and answers the requests that wait for that.
     pub fn committed(&self, batch: &Batch, committed: Result<(), CommitError>) -> Result<(), CommitError> {
         self.stored.failures.add(u64::from(committed.is_err()));
         let outcome = match &committed {
@@ -121,8 +122,8 @@ impl Server {
         committed
     }
 
-    /// Declares the semaphores of the configuration in force. Those that cannot be declared so are logged; returns their names.
-    /// One whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
+    /// Declares the semaphores of the configuration in force. Logs those that cannot be declared, and returns their
+    /// names. One whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
     pub(super) fn declare_configured(&self) -> Vec<Box<[u8]>> {
         let mut later = lock(&self.declared_later);
         let refused = self.core.declare_configured(&declarations(&self.config()), self.moment());
@@ -174,14 +175,14 @@ fn declarations(config: &Config) -> Vec<Declaration<'_>> {
     config.semaphore.declare.iter().map(DeclareConfig::declaration).collect()
 }
 
-/// A key for the places of waiting requests, for a store that has none yet.
+/// Returns a key for the places of waiting requests, for a store that has none yet.
 pub(super) fn new_place_key() -> Result<PlaceKey, getrandom::Error> {
     let mut key = [0; 16];
     getrandom::fill(&mut key)?;
     Ok(PlaceKey(key))
 }
 
-/// The thread that stores.
+/// The thread that commits changes to the store.
 #[derive(Debug)]
 pub(super) struct Writer {
     bell: Arc<Bell>,
@@ -211,7 +212,7 @@ impl Writer {
         Ok(Self { bell, thread })
     }
 
-    /// Asks the thread to store the last changes and end, and waits for that, but not forever.
+    /// Asks the thread to store the last changes and end, and waits for that, for [`END_MAX`] at most.
     pub(super) fn end(self) {
         if !self.bell.end(&self.thread, END_MAX) {
             error!(

@@ -1,6 +1,6 @@
-//! How often clients cause something, and which of it is in the log, so that they cannot fill it: of a client's refusals for a
-//! reason the first, and again the first after a minute without any; of other warnings one each 10 s. The statistics count every
-//! occurrence.
+//! Limits what clients cause in the log, so that they cannot fill it. Of a client's refusals for one reason, the log
+//! has the first, and again the first after a minute without any; of other warnings, one every 10 s. The statistics
+//! count every occurrence.
 //!
 //! Invariant: the memory is bounded, however many clients are refused.
 
@@ -40,7 +40,7 @@ impl Rate {
         self.last = Some(now);
     }
 
-    /// The events per second.
+    /// Returns the events per second.
     pub(super) fn per_second(self, now: Instant) -> f64 {
         self.last.map_or(0.0, |last| self.count * (-now.duration_since(last).as_secs_f64()).exp())
     }
@@ -75,8 +75,8 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// A client is refused. Returns whether the log has it: if the client's refusals for this reason begin with it, or once in
-    /// a while if there is no room for it.
+    /// Notes that a client is refused. Returns whether to log it: if it is the client's first refusal for this reason
+    /// in a while, or every 10 s if there is no room to remember it.
     pub(super) fn begins(&self, client: ClientKey, reason: &str) -> bool {
         match self.recent.see((client, reason.to_owned())) {
             Some(before) => before == 0,
@@ -91,7 +91,7 @@ impl RefusalLog {
     }
 }
 
-/// Keys that were seen in the last time, and how often.
+/// Keys that were seen recently, and how often.
 #[derive(Debug)]
 pub(super) struct Recent<K>(Mutex<HashMap<K, (Instant, u32)>>);
 
@@ -102,7 +102,7 @@ impl<K> Default for Recent<K> {
 }
 
 impl<K: Hash + Eq> Recent<K> {
-    /// Sees a key. Returns how often it was seen before in the last time; `None`: there is no room for it.
+    /// Notes that a key is seen. Returns how often it was seen recently before; `None`: there is no room for it.
     pub(super) fn see(&self, key: K) -> Option<u32> {
         let now = Instant::now();
         let is_recent = |last: &Instant| now.duration_since(*last) < QUIET;

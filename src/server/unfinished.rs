@@ -1,7 +1,8 @@
 //! Unfinished input: the starts of long requests, also of HTTP, and handshakes of TLS, that clients have not completed.
 //!
-//! No request has asked for this memory, so there is nothing to refuse. It counts against the memory share of its client. If the
-//! server has too little memory, or the client has used up its share of it, the connections are closed whose input began first.
+//! No request has asked for this memory, so there is nothing to refuse. It counts against the memory share of its
+//! client. If the server has too little memory, or the client has used up its share of it, the connections whose input
+//! began first are closed.
 //!
 //! Invariant: an eighth of the memory, and of a share, remains for such input, so that releases of long names arrive.
 
@@ -58,7 +59,7 @@ struct Input {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// Ready, with an error, when the connection has to be closed to make room for others.
+/// Ready, with an error, when the connection must be closed to make room for others.
 pub(super) type Closed = oneshot::Receiver<Infallible>;
 
 /// The unfinished input of a connection. It counts until this is dropped.
@@ -100,12 +101,12 @@ impl Drop for UnfinishedInput {
 }
 
 impl Unfinished {
-    /// None yet; it is limited by this memory, of which clients have these shares.
+    /// Returns the state without inputs. They are limited by this memory, of which clients have these shares.
     pub(super) fn new(memory: &Arc<MemoryBudget>, shares: &Arc<Shares>) -> Arc<Self> {
         Arc::new(Self { inputs: Mutex::default(), memory: Arc::clone(memory), shares: Arc::clone(shares) })
     }
 
-    /// An input of this client begins. Also returns what is ready when its connection has to be closed.
+    /// Adds an input of this client. Also returns a future that is ready when its connection must be closed.
     pub(super) fn begin(
         self: &Arc<Self>,
         client: ClientAddress,
@@ -128,7 +129,7 @@ impl Unfinished {
 }
 
 impl Inputs {
-    /// Does nothing if the input was removed to make room: its connection is about to be closed.
+    /// Sets the bytes of an input. Does nothing if it was removed to make room: its connection is about to be closed.
     fn resize(&mut self, client: ClientKey, number: u64, bytes: usize) {
         let Some(of_client) = self.clients.get_mut(&client) else { return };
         let Some(input) = of_client.inputs.get_mut(&number) else { return };

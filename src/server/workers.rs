@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::admission::Admission;
-use super::bell::have_ended;
+use super::bell::wait_for_end;
 use super::client_address::ClientAddress;
 use super::connection;
 use super::lock;
@@ -33,11 +33,11 @@ use super::state::Server;
 /// The time over which a worker's share of a core is measured. Shorter bursts are ordinary.
 const MEASURED_PERIOD: Duration = Duration::from_secs(5);
 
-/// From this share of a core on, a worker is saturated. The time that a thread waits for a core does not count: where cores
-/// are lacking, another worker would wait too.
+/// A worker that uses at least this share of a core is saturated. The time that its thread waits for a core does not
+/// count: if cores are lacking, another worker would wait too.
 const SATURATED: f64 = 0.95;
 
-/// It remains so down to this share, so that a load that varies a little is reported once.
+/// It remains saturated down to this share, so that a load that varies a little is reported once.
 const STILL_SATURATED: f64 = 0.8;
 
 /// Starts to serve connections, on threads or in a test.
@@ -64,20 +64,20 @@ impl Workers {
         (0..count.get()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The thread for background work, which also serves connections between the steps of that work. A separate thread
-    /// would take a core from the workers for whole time slices.
+    /// Returns the runtime of the thread for background work, which also serves connections between the steps of that
+    /// work. A separate thread would take a core from the workers for whole time slices.
     pub(super) fn background(&self) -> &Handle {
         &self.0[0].runtime
     }
 
-    /// The runtime of each thread.
+    /// Returns the runtime of each thread.
     pub(super) fn runtimes(&self) -> impl Iterator<Item = &Handle> {
         self.0.iter().map(|worker| &worker.runtime)
     }
 
     /// Ends the threads, and with them every connection that is left. Returns whether they have ended within the limit.
     pub(super) fn end(&self, limit: Duration) -> bool {
-        have_ended(&self.0.iter().filter_map(Worker::end).collect::<Vec<_>>(), limit)
+        wait_for_end(&self.0.iter().filter_map(Worker::end).collect::<Vec<_>>(), limit)
     }
 
     /// Waits until every thread has finished the turns that were due, and has sent deferred output. Returns whether all
@@ -116,7 +116,7 @@ impl Worker {
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            // It ends with an error: nothing is ever sent.
+            // It ends with an error, because nothing is ever sent.
             let _ = runtime.block_on(ended);
         })?;
         Ok(Self {
@@ -146,13 +146,14 @@ impl Spawn<std::net::TcpStream> for Workers {
 }
 
 impl Workers {
-    /// Starts a task that uses a connection, on the worker with the fewest connections. The task gets the connection's socket
-    /// registered with the worker's runtime. It is not started if that fails, which closes the connection.
+    /// Starts a task that uses a connection, on the worker with the fewest connections. The task receives the
+    /// connection's socket, registered with the worker's runtime. If that fails, the task is not started and the
+    /// connection is closed.
     pub(super) fn run<F>(&self, stream: TcpStream, task: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
     {
-        // The socket is registered with the runtime that had it.
+        // Deregisters the socket from the runtime that had it.
         self.start_task(stream.into_std(), task);
     }
 
@@ -244,7 +245,7 @@ pub(super) async fn watch_saturation(server: Arc<Server>, worker: usize, workers
     }
 }
 
-/// The time that this thread has run on a core.
+/// Returns the time that this thread has run on a core.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux has this clock").into()
 }
