@@ -72,7 +72,7 @@ pub struct Mailbox {
     is_filled: AtomicBool,
     /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
-    /// Whether the rules of access control have changed since [`Self::take_new_rules`].
+    /// Whether the rules of access control have changed since [`Mailbox::take_new_rules`].
     has_new_rules: AtomicBool,
     /// The address of the connection's client, for listings and revocations; `None`: it has none.
     client: Option<SocketAddr>,

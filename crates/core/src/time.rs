@@ -12,12 +12,12 @@ impl MonotonicMs {
         Self(self.0 + u64::from(ms))
     }
 
-    /// Milliseconds from then until now.
+    /// The milliseconds from this time until `now`.
     pub(super) fn age_ms(self, now: Self) -> u64 {
         now.0.saturating_sub(self.0)
     }
 
-    /// Milliseconds from now until then; 0 if that has passed. `u32::MAX` is kept for "forever".
+    /// The milliseconds from this time until `then`; 0 if that has passed. Never `u32::MAX`, which means "forever".
     pub fn until(self, then: Self) -> u32 {
         u32::try_from(then.0.saturating_sub(self.0)).unwrap_or(u32::MAX).min(u32::MAX - 1)
     }

@@ -13,16 +13,16 @@ use crate::time::Moment;
 use signalbox_model::sysv::{Caller, Errno, ProcessId, SetAnswer, SetId};
 use signalbox_model::{ConnectionId, Refusal, RequestId, RequestIds};
 
-/// Which request of which connection makes a call.
+/// The origin of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SysvCall {
-    /// The connection that the request came in by.
+    /// The connection of the request.
     pub connection: ConnectionId,
-    /// The request's number within its process.
+    /// The request's ids within its process.
     pub ids: RequestIds,
-    /// Identifies the request within its connection; a late answer carries it.
+    /// The token of the request, for a late answer.
     pub token: Token,
-    /// Who calls.
+    /// The user and the group of the caller.
     pub caller: Caller,
 }
 
@@ -33,7 +33,7 @@ pub enum SysvOutcome {
     Answered(Result<SetAnswer, Errno>),
     /// The call waits; its result comes as a [`Message`](crate::Message).
     Waiting,
-    /// The request is not a call of a process.
+    /// The request is refused, so the call is not made.
     Refused(Refusal),
 }
 
@@ -104,7 +104,8 @@ impl Sysv {
         }
     }
 
-    /// Answers a call that does not wait for a set. The result comes with whether the call has changed a durable set.
+    /// Answers a call that does not wait for a set. The second part of `result` is whether it has changed a durable
+    /// set.
     pub(super) fn settle(
         &mut self,
         call: SysvCall,
@@ -127,7 +128,8 @@ impl Sysv {
         SysvOutcome::Answered(done.result)
     }
 
-    /// The answer of a waiting call goes to this connection from now on.
+    /// Lets a waiting call be answered to this connection from now on. The request that would have been answered fails
+    /// with EINTR.
     pub(super) fn redirect(&mut self, call: SysvCall, set: SetId, waiter_id: WaiterId) {
         let reply_to = self.reply_to(call);
         let waiter = self.sets.get_mut(set).and_then(|set| set.waiters.get_mut(waiter_id));
@@ -135,7 +137,8 @@ impl Sysv {
         send(std::mem::replace(&mut waiter.reply_to, reply_to), Err(Errno::Intr));
     }
 
-    /// The result of a call, which is being stored, goes to this connection in place of the previous one.
+    /// Lets a call whose result is being stored be answered to this connection from now on. The request that would have
+    /// been answered fails with EINTR.
     fn redirect_held(&mut self, call: SysvCall, process: ProcessId, done: Done, before: Option<ReplyTo>) {
         let reply_to = self.reply_to(call);
         self.cache(process, call.ids.own, Reply::Storing(done, reply_to));
@@ -146,7 +149,7 @@ impl Sysv {
         self.processes.change(process, |acting| acting.log.insert(request, reply));
     }
 
-    /// Whether the client of a process may take more memory.
+    /// Checks that the client of a process may use more memory.
     pub(super) fn check_memory(&self, process: ProcessId) -> Result<(), Refusal> {
         self.limits.memory.check(self.limits.client_share, self.processes.bytes_of_client(process))
     }
@@ -160,8 +163,7 @@ impl Sysv {
         Some(ReplyTo { mailbox: Arc::clone(mailbox), token: call.token })
     }
 
-    /// Completes the waiting calls that a change made possible. What each of them has changed is stored with its result, some
-    /// of them in a unit.
+    /// Completes the waiting calls that a change made possible. A unit has the changes and the results of some of them.
     pub(super) fn complete(&mut self, id: SetId, mut completion: Completion, now: Moment) {
         let mut is_changed = false;
         while let Some(set) = self.sets.get_mut(id)

@@ -1,4 +1,4 @@
-//! What a process says of itself: it opens, attaches connections, and replaces its program.
+//! Processes open, attach connections, and announce that they replace their programs.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use signalbox_model::sysv::{Caller, OpenedProcess, ProcessId};
 use signalbox_model::{ConnectionId, Limit, Milliseconds, Refusal, SessionKey};
 
 impl Core {
-    /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
-    /// `ttl` how long it lives on after its last connection was lost; `pid`, `caller`, `groups` and
-    /// `label` are what the client states of it.
+    /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret, and
+    /// `ttl` how long it lives on after its last connection was lost. The client states `pid`, `caller`, `groups` and
+    /// `label`.
     pub fn open_process(
         &self,
         (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
@@ -50,8 +50,8 @@ impl Core {
         Ok(OpenedProcess { process: id, key, ttl })
     }
 
-    /// Attaches a connection, which has this mailbox, to a process, beside those that it has. Returns the process's time
-    /// to live in milliseconds.
+    /// Attaches one more connection, which has this mailbox, to a process. Returns the process's time to live in
+    /// milliseconds.
     pub fn attach_process(
         &self,
         (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
@@ -61,7 +61,7 @@ impl Core {
     ) -> Result<u32, Refusal> {
         let sysv = &mut *self.sysv();
         let found = sysv.processes.get(process).filter(|found| found.record.key == *key);
-        // One whose end has begun has lost adjustments already.
+        // A process whose end has begun has lost adjustments already.
         let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
         if found.is_none_or(is_over) {
             return Err(Refusal::NoSuchSession);
@@ -75,8 +75,8 @@ impl Core {
         Ok(found.record.ttl_ms)
     }
 
-    /// The connection's process replaces its program: for this time, in milliseconds, it lives on although its
-    /// connections are closed.
+    /// Lets the process of a connection live on for this time, in milliseconds, after its connections are closed: it is
+    /// about to replace its program (exec).
     pub fn keep_process(&self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
         let sysv = &mut *self.sysv();
         let (process, _) = sysv.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
@@ -87,8 +87,8 @@ impl Core {
 }
 
 impl Sysv {
-    /// Checks that the client with this mailbox may open one more process. At a limit, its own oldest process ends first with
-    /// which nothing is lost.
+    /// Checks that the client with this mailbox may open one more process. At a limit, its own oldest unused process
+    /// ends first.
     fn make_room_for_process(&mut self, mailbox: &Mailbox, now: Moment) -> Result<(), Refusal> {
         let client = mailbox.owner();
         loop {
@@ -100,7 +100,7 @@ impl Sysv {
         }
     }
 
-    /// The client of a connection has proven another identity.
+    /// Notes that the client of a connection has proven another identity.
     pub(crate) fn note_client(&mut self, connection: ConnectionId) {
         self.processes.note_client(connection);
     }

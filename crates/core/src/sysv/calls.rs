@@ -18,7 +18,7 @@ use signalbox_model::sysv::{
 };
 use signalbox_model::{ConnectionId, Limit, Refusal};
 
-/// Why a call does not wait.
+/// The reason why a call does not wait.
 enum NotWaiting {
     Errno(Errno),
     /// A limit is reached: the call fails with ENOMEM.
@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
-    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
+    /// `None`: forever. If a limit does not let it wait, the second value has the refusal with the limit.
     pub fn sem_op(
         &self,
         call: SysvCall,
@@ -119,7 +119,7 @@ impl Core {
         if command.is_change() {
             let mut changed = None;
             let outcome = sysv.once(call, is_durable, |sysv, process| {
-                // The kernel looks at the value before it looks for the set.
+                // The kernel checks the value before it looks for the set.
                 if let SetCommand::SetValue(_, value) = *command {
                     checked_value(value)?;
                 }
@@ -231,7 +231,7 @@ impl Sysv {
         Ok(verdict)
     }
 
-    /// Completes the calls that these operations have made possible, or any change.
+    /// Completes the calls that these operations have made possible; `None`: any values may have changed.
     fn complete_after(&mut self, id: SetId, changed: Option<&[Operation]>, now: Moment) {
         if let Some(set) = self.sets.get(id) {
             self.complete(id, set.completion(changed), now);
@@ -252,7 +252,7 @@ impl Sysv {
             return Err(Errno::Again.into());
         }
         let is_durable = self.is_durable(id);
-        // A call on a durable set continues with the next server.
+        // A call on a durable set is repeated to the next server.
         if self.is_shutting_down && !is_durable {
             return Err(Errno::IdRm.into());
         }
@@ -292,7 +292,7 @@ impl Sysv {
         Ok(())
     }
 
-    /// Makes a change. The caller completes what waits for it. Returns the set if it was removed.
+    /// Makes a change. The caller completes the calls that wait for it. Returns the set if it was removed.
     fn change(
         &mut self,
         caller: Caller,

@@ -9,10 +9,10 @@ use super::waiters::WaitsFor;
 use crate::state::Core;
 use signalbox_model::sysv::{Order, SetId};
 
-/// Sets of one step of a check.
+/// The number of sets of one step of a check.
 const STEP_SETS: usize = 16;
 
-/// How far a check of all sets has come.
+/// The progress of a check of all sets.
 #[derive(Debug, Default)]
 pub struct SetCheck {
     last: Option<SetId>,
@@ -21,12 +21,12 @@ pub struct SetCheck {
 }
 
 impl SetCheck {
-    /// The sets that were checked.
+    /// The number of sets that were checked.
     pub fn checked(&self) -> u64 {
         self.checked
     }
 
-    /// What was found, one sentence for each set with a violation.
+    /// The violations, one sentence for each set that has one.
     pub fn failures(&self) -> &[String] {
         &self.failures
     }
@@ -94,16 +94,16 @@ impl Sysv {
                 return Err(format!("a waiting call of set {id} belongs to no process"));
             }
             let (waits_for, need) = waiter.waits_for();
-            let could_go_on = match waits_for {
-                // It may wait for those before it.
+            let is_possible = match waits_for {
+                // It may wait for earlier calls.
                 WaitsFor::Growth(_) if set.order == Order::Fifo => false,
                 WaitsFor::Growth(number) => set.values.value(number) >= need,
                 WaitsFor::Value(number, _) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {
                     set.values.value(number) == need
                 }
             };
-            if could_go_on {
-                return Err(format!("a call of set {id} waits for what is there"));
+            if is_possible {
+                return Err(format!("a call of set {id} waits although it may be possible"));
             }
         }
         if set.is_durable {

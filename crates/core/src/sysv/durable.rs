@@ -1,7 +1,7 @@
 //! The facts about semaphore sets that outlive the process, as records (`super::super::durable`).
 //!
-//! A durable set has a record, and so has each process that has used one. Its adjustments of a set are a record of their
-//! own, so that a call writes no more than the set, its own adjustments and its result.
+//! A durable set has a record, and so does each process that has used one. The adjustments of a set that belong to one
+//! process are a record of their own, so that a call writes no more than the set, its own adjustments and its result.
 
 use signalbox_model::sysv::{Order, Ownership, ProcessId, SetAnswer, SetId};
 use signalbox_model::{RequestId, SessionKey, UnixSeconds};
@@ -40,7 +40,7 @@ pub struct SetRecord {
     pub set: SetId,
     /// Its key; 0 if it was made without one.
     pub key: i32,
-    /// In which order waiting calls are performed.
+    /// The order in which waiting calls are performed.
     pub order: Order,
     /// The owner and the mode.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -63,7 +63,7 @@ pub struct SetRecord {
 pub struct SemaphoreRecord {
     /// Its value.
     pub value: u16,
-    /// The process, by its number on its machine, that operated on it last.
+    /// The process that operated on it last, by its number on its machine.
     pub pid: u32,
     /// The number of the last clearance (SETVAL or SETALL) of this semaphore. An adjustment in a record with fewer clearances was
     /// cleared by it, and counts as 0.
@@ -84,14 +84,14 @@ pub struct ProcessRecord {
     pub ttl_ms: u32,
     /// Its number on its machine.
     pub pid: u32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
-    /// Its further groups.
+    /// Its supplementary group ids.
     pub groups: Box<[u32]>,
-    /// What it is called.
+    /// Its label in listings.
     #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::label"))]
     pub label: Box<[u8]>,
-    /// Whether it has ended, and some of its adjustments were applied.
+    /// Whether its end has begun, so that some of its adjustments were applied.
     #[cfg_attr(feature = "serde", serde(rename = "ending"))]
     pub is_ending: bool,
 }
@@ -133,7 +133,7 @@ pub struct ResultRecord {
 pub enum StoredAnswer {
     /// The call is done.
     Done,
-    /// `semget`: the set, and how many semaphores it has.
+    /// `semget`: the set, and the number of its semaphores.
     Set(SetId, u32),
 }
 
@@ -142,7 +142,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The set that `semget` returned, and how many semaphores it has; neither for other calls.
+/// The set that `semget` returned, and the number of its semaphores; neither for other calls.
 #[cfg(feature = "serde")]
 mod stored_answer {
     use super::{SetId, StoredAnswer};

@@ -11,28 +11,30 @@ use crate::time::{Due, Moment};
 use signalbox_model::ConnectionId;
 use signalbox_model::sysv::{Errno, ProcessId, SetId};
 
-/// Calls whose wait one step ends.
+/// The number of calls whose wait one step ends.
 const STEP_WAITERS: usize = 64;
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// Its own machine closed it: the program did, or it ended, however that was.
+    /// The client's machine closed it: the program closed it, or has ended in any way.
     Closed,
     /// It was lost: the process may live.
     Lost,
 }
 
 impl Core {
-    /// A connection has ended. If it was the last one of a process, that ends too, at once or later.
+    /// Detaches a connection that has ended. If it was the last one of a process, the process ends too, at once or
+    /// later.
     pub fn leave_process(&self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
         self.sysv().disconnected(connection, how, now);
     }
 }
 
 impl Sysv {
-    /// A connection has ended. If it was the last one of its process, that ends: at once if the connection was closed,
-    /// after its time to live if it was lost, and after the announced time if it replaces its program.
+    /// Detaches a connection that has ended. If it was the last one of its process, the process ends: at once if the
+    /// connection was closed, after its time to live if the connection was lost, and after the announced time if it
+    /// replaces its program.
     pub(crate) fn disconnected(&mut self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
         let Some(process) = self.forget_connection(connection) else { return };
         let Some(left) = self.processes.get(process).filter(|left| !left.is_connected()) else { return };
@@ -48,12 +50,12 @@ impl Sysv {
         self.alarm.ring(Due::At(deadline));
     }
 
-    /// A connection leaves its process for another one, as if it were closed.
+    /// Lets a connection leave its process for another one, as if it were closed.
     pub(super) fn leave_process(&mut self, connection: ConnectionId, now: Moment) {
         self.disconnected(connection, ConnectionEnd::Closed, now);
     }
 
-    /// Detaches a connection from its process. Calls that wait stay in their queues, and are no longer answered there.
+    /// Detaches a connection from its process. Waiting calls stay in their queues, and are no longer answered to it.
     fn forget_connection(&mut self, connection: ConnectionId) -> Option<ProcessId> {
         let (process, mailbox) = self.processes.acting(connection)?;
         let mailbox = Arc::clone(mailbox);
@@ -68,8 +70,8 @@ impl Sysv {
         self.processes.detach(connection)
     }
 
-    /// Takes a step of the end of a process: its waiting calls leave, and then the adjustments of one set are applied, of
-    /// the set first that it used last, as the kernel does. Returns whether there is more to do.
+    /// Takes a step of the end of a process: its waiting calls fail, and then the adjustments of one set are applied.
+    /// The set that it began to adjust last comes first, as in the kernel. Returns whether there is more to do.
     pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
         let waiting: Vec<_> = ending.waiting().values().copied().collect();
@@ -99,7 +101,7 @@ impl Sysv {
         !is_last
     }
 
-    /// Removes a set. [`Self::dismiss`] of it comes next.
+    /// Removes a set, which the caller then passes to [`Self::dismiss`].
     pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
         let set = self.sets.remove(id)?;
         if set.is_durable {
@@ -108,7 +110,7 @@ impl Sysv {
         Some(set)
     }
 
-    /// A set was removed: calls that wait for it fail with EIDRM, and its adjustments are forgotten.
+    /// Lets the calls that wait for a removed set fail with EIDRM, and forgets its adjustments.
     pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
         while let Some(waiter_id) = set.waiters.first()
             && let Some(waiter) = set.waiters.remove(waiter_id)

@@ -1,4 +1,4 @@
-//! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
+//! Listings of sets and processes, for administrators. A listing is taken in steps, so it is not a snapshot.
 
 use super::processes::Process;
 use super::state::Sysv;
@@ -9,14 +9,14 @@ use crate::time::MonotonicMs;
 use signalbox_model::sysv::{ListedSet, ListedUser, Operation, ProcessId, SetId, UserRole};
 use signalbox_model::{Refusal, SessionKind};
 
-/// Entries of one step.
+/// The most entries of one step.
 const STEP_ENTRIES: usize = 64;
 
-/// How far a listing of all sets has come.
+/// The progress of a listing of all sets.
 #[derive(Debug, Default)]
 pub struct SetListing(Option<SetId>);
 
-/// How far a listing of the processes that use a set has come.
+/// The progress of a listing of the processes that use a set.
 #[derive(Debug)]
 pub struct UserListing {
     set: SetId,

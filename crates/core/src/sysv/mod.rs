@@ -1,10 +1,10 @@
 //! System V semaphore sets: the rules of `semget`, `semop` and `semctl` for processes of many machines.
 //!
 //! A **set** has semaphores with values; a **process** stands for a process of some machine and has adjustments
-//! (SEM_UNDO), which are applied when it ends. What a call does is exactly what Linux does (`man 2 semop`); where a rule
-//! follows from the order in which the kernel looks at waiting calls, the comment says so.
+//! (SEM_UNDO), which are applied when it ends. A call does exactly what it does in Linux (`man 2 semop`); where a rule
+//! follows from the order in which the kernel retries waiting calls, the comment says so.
 //!
-//! What calls ask and answer is defined in `signalbox_model::sysv`.
+//! `signalbox_model::sysv` defines the calls and their results.
 //!
 //! Sets have a lock of their own. They share no state with the ledger: a call concerns one set and one process.
 //!
@@ -16,8 +16,8 @@
 //! | `set` | one set: its owner, and which waiting calls a change completes |
 //! | `sets` | all sets, by id and key; what the configuration sets for keys |
 //! | `processes` | all processes: their connections, and when they end |
-//! | `state` | the state of all sets and processes, its limits and figures |
-//! | `attach` | what a process says of itself |
+//! | `state` | the state of all sets and processes, its limits and statistics |
+//! | `attach` | processes that open, attach connections and replace their programs |
 //! | `calls` | the calls of programs |
 //! | `answers` | what all calls share: each is made once, its result is cached, and it is answered at once or later |
 //! | `end` | the ends of connections, processes and waits |
@@ -27,8 +27,8 @@
 //! | `check` | the invariants, for tests |
 //!
 //! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no single operation waits that could be performed;
-//! a process that has a connection does not end; what waits belongs to a process that lives; a result that depends on a
-//! durable set is sent only when everything that was changed before is stored.
+//! a process that has a connection does not end; a waiting call belongs to a process that has not ended; a result that
+//! depends on a durable set is sent only when everything that was changed before is stored.
 
 mod answers;
 mod attach;

@@ -19,7 +19,7 @@ use crate::time::MonotonicMs;
 use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
 use signalbox_model::{ConnectionId, RequestId};
 
-/// A process with its entries in the tables, rounded up, in bytes.
+/// The size of a process with its entries in the tables, in bytes, rounded up.
 const PROCESS_BYTES: usize = 1024;
 
 #[derive(Debug)]
@@ -28,25 +28,25 @@ pub(super) struct Process {
     pub(super) record: ProcessRecord,
     /// When it was opened; `None`: before the start of the server.
     pub(super) opened: Option<MonotonicMs>,
-    /// Its last client; `None`: it had none since the start of the server.
+    /// Its last client; `None`: no client since the start of the server.
     pub(super) client: Option<SessionClient>,
     connections: BTreeSet<ConnectionId>,
     /// The client whose shares it counts against; `None`: no connection has attached since a restart, or its client is not
     /// counted.
     owner: Option<ClientKey>,
-    /// The process announced that it replaces its program (exec): for how long it then lives on without a connection.
+    /// How long it lives on without a connection, in milliseconds, because it replaces its program (exec).
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
     pub(super) log: RequestLog<Reply>,
     /// Its calls that wait. They count against the shares of the same client.
     waiting: BTreeMap<RequestId, (SetId, WaiterId)>,
-    /// What these calls take of the memory.
+    /// The memory of these calls, in bytes.
     waiting_bytes: usize,
     /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
     pub(super) adjusts: BTreeMap<u64, SetId>,
     /// Whether the store has it, because it has used a durable set.
     pub(super) is_stored: bool,
-    /// Requests whose results the client has, and the store has as well: the next change deletes them.
+    /// Requests whose results the client no longer needs and the store still has: the next change deletes them.
     pub(super) forgotten: Vec<RequestId>,
 }
 
@@ -185,7 +185,7 @@ impl Processes {
         ProcessId(self.last)
     }
 
-    /// The numbers of processes are above this one from now on.
+    /// Starts the numbers of processes above this one.
     pub(super) fn start_after(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
@@ -258,7 +258,7 @@ impl Processes {
         Some((*process, mailbox))
     }
 
-    /// A process without connections ends at this time.
+    /// Sets the time at which a process without connections ends.
     pub(super) fn set_deadline(&mut self, id: ProcessId, at: MonotonicMs) {
         let Some(process) = self.all.get_mut(&id) else { return };
         if let Some(before) = process.deadline.replace(at) {
@@ -270,7 +270,7 @@ impl Processes {
         self.deadlines.insert((at, id));
     }
 
-    /// A call of a process waits for a set.
+    /// Adds a call of a process that waits for a set and takes this many bytes.
     pub(super) fn add_waiting(
         &mut self,
         id: ProcessId,
@@ -285,7 +285,7 @@ impl Processes {
         });
     }
 
-    /// A call of a process, which took this many bytes, no longer waits.
+    /// Removes a call of a process that waited and took this many bytes.
     pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId, bytes: usize) {
         self.change(id, |process| {
             if process.waiting.remove(&request).is_some() {
@@ -308,28 +308,28 @@ impl Processes {
         Some(result)
     }
 
-    /// What the processes of the client of a process take of the memory, in bytes.
+    /// The memory of all processes of the client of this process, in bytes.
     pub(super) fn bytes_of_client(&self, id: ProcessId) -> usize {
         self.bytes_of(self.all.get(&id).and_then(|process| process.owner))
     }
 
-    /// What the processes of a client take of the memory, in bytes.
+    /// The memory of all processes of a client, in bytes.
     pub(super) fn bytes_of(&self, client: Option<ClientKey>) -> usize {
         self.clients.count(client, Counted::Bytes)
     }
 
-    /// How many calls of the client of a process wait.
+    /// The number of waiting calls of the client of this process.
     pub(super) fn waiting_of_client(&self, id: ProcessId) -> usize {
         let owner = self.all.get(&id).and_then(|process| process.owner);
         self.clients.count(owner, Counted::Waiters)
     }
 
-    /// How many processes a client has.
+    /// The number of processes of a client.
     pub(super) fn count_of(&self, client: Option<ClientKey>) -> usize {
         self.clients.count(client, Counted::Sessions)
     }
 
-    /// Takes the oldest process of a client with which nothing is lost if it ends.
+    /// Takes the oldest unused process of a client: nothing is lost if it ends.
     pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<ProcessId> {
         self.clients.pop_unused(client)
     }
@@ -349,7 +349,7 @@ impl Processes {
         self.all.iter().map(|(id, process)| (*id, process))
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         for (id, process) in self.iter() {
             if process.is_connected() == process.deadline.is_some() {

@@ -11,7 +11,7 @@ use crate::time::{Moment, MonotonicMs};
 use signalbox_model::sysv::IPC_PRIVATE;
 
 impl Sysv {
-    /// Restores a record. An error describes a contradiction to the records before it.
+    /// Restores a record. An error describes a contradiction to earlier records.
     pub(crate) fn restore(&mut self, record: SysvRecord, now: Moment) -> Result<(), String> {
         match record {
             SysvRecord::Set(record) => self.restore_set(&record),
@@ -21,7 +21,7 @@ impl Sysv {
         }
     }
 
-    /// The server begins to serve what was restored `late_ms` milliseconds before: processes end later by that time.
+    /// Begins to serve what was restored `late_ms` milliseconds ago: processes end later by that time.
     pub(crate) fn begin_serving(&mut self, late_ms: u64) {
         let deadlines: Vec<_> =
             self.processes.iter().filter_map(|(id, process)| Some((id, process.deadline()?))).collect();
@@ -66,7 +66,7 @@ impl Sysv {
             format!("adjustments of semaphore set {id} belong to process {process}, which does not exist")
         })?;
         let Some(set) = self.sets.get_mut(id) else {
-            // The set was removed, and the process that removed it ended before that was stored of its adjustments.
+            // The set was removed, and the server ended before the deletion of these adjustments was stored.
             self.left_over.push(SysvKey::Adjustments(process, id));
             return Ok(());
         };

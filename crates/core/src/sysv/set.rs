@@ -1,8 +1,8 @@
 //! One set: its owner, and which waiting calls a change completes.
 //!
-//! Waiting calls are looked at in the kernel's order: first those that wait for 0, then those that alter, each in the
-//! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in the order of
-//! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
+//! Waiting calls are retried in the kernel's order: first those that wait for 0, then those that alter values, each in
+//! the order in which they came. A call that cannot be performed yet delays no other, unless the set is in the order of
+//! arrival: there, a call takes nothing from a semaphore that an earlier call waits to take from.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -28,13 +28,13 @@ const MODE: u32 = 0o777;
 /// The user who may do everything.
 const ROOT: u32 = 0;
 
-/// Before every waiting call.
+/// An id before those of all waiting calls.
 const FIRST: WaiterId = WaiterId(0);
 
-/// No user or group.
+/// The id of no user and no group.
 const NOBODY: u32 = u32::MAX;
 
-/// A waiting call that is over.
+/// A call that no longer waits, and its result.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) waiter: Waiter,
@@ -46,7 +46,7 @@ pub(super) struct Completed {
 pub(super) struct Set {
     /// Its key, owner, mode and times.
     pub(super) stat: SetStat,
-    /// In which order waiting calls are performed.
+    /// The order in which waiting calls are performed.
     pub(super) order: Order,
     /// Whether it outlives the process.
     pub(super) is_durable: bool,
@@ -75,7 +75,7 @@ impl Set {
         Self { stat, order, is_durable, values: Values::new(count), waiters: Waiters::default() }
     }
 
-    /// The durable set of a record.
+    /// Restores a durable set from its record.
     pub(super) fn restore(record: &SetRecord) -> Self {
         let SetRecord { key, order, ownership, creator_uid, creator_gid, operated_at, changed_at, .. } =
             *record;
@@ -101,8 +101,8 @@ impl Set {
         }
     }
 
-    /// Whether the mode permits everything that these bits ask for (`ipcperms`). The bits for user, group and others are
-    /// taken together.
+    /// Checks that the mode permits everything that these bits ask for (`ipcperms`). The bits for user, group and
+    /// others are combined.
     pub(super) fn check_access(&self, caller: Caller, groups: &[u32], asked: u32) -> Result<(), Errno> {
         let asked = (asked >> 6) | (asked >> 3) | asked;
         let Ownership { uid, gid, mode } = self.stat.ownership;
@@ -118,7 +118,7 @@ impl Set {
         if is_permitted { Ok(()) } else { Err(Errno::Access) }
     }
 
-    /// Whether the caller may remove the set or change its owner.
+    /// Checks that the caller may remove the set or change its owner.
     pub(super) fn check_owner(&self, caller: Caller) -> Result<(), Errno> {
         let is_owner = [self.stat.ownership.uid, self.stat.creator_uid, ROOT].contains(&caller.uid);
         if is_owner { Ok(()) } else { Err(Errno::Perm) }
@@ -133,7 +133,8 @@ impl Set {
         Ok(())
     }
 
-    /// Performs the operations of a call at once if that is possible. [`Self::completion`] of them comes next.
+    /// Performs the operations of a call at once if that is possible. The caller then begins their
+    /// [`Self::completion`].
     pub(super) fn operate(
         &mut self,
         process: ProcessId,
@@ -175,7 +176,7 @@ impl Set {
         if self.waiters.len() == 0 || changed.is_some_and(|operations| !alters(operations)) {
             return completion;
         }
-        completion.zero_after(self, changed);
+        completion.add_zero(self, changed);
         match changed {
             Some(operations) => {
                 let taking =
@@ -188,15 +189,15 @@ impl Set {
                 completion.next.extend(taking);
             }
         }
-        completion.look_at_many(&self.waiters);
+        completion.add_many_alter(&self.waiters);
         completion
     }
 
-    /// Begins to complete the calls for which a waiting call was in the way that has left, in the order of arrival.
+    /// Begins to complete the calls that waited for a call that has left, which happens only in the order of arrival.
     pub(super) fn completion_after_leaving(&self, left: &[Operation]) -> Completion {
         let mut completion = Completion::default();
         if self.order == Order::Fifo {
-            completion.pass_on(self, left);
+            completion.add_first_takers(self, left);
         }
         completion
     }
@@ -216,7 +217,7 @@ impl Set {
         }
     }
 
-    /// Whether a semaphore that this change may have altered is 0.
+    /// Returns whether a semaphore that this change may have altered is 0.
     fn has_zero(&self, changed: Option<&[Operation]>) -> bool {
         match changed {
             Some(operations) => operations.iter().any(|operation| self.values.value(operation.number) == 0),
@@ -224,7 +225,7 @@ impl Set {
         }
     }
 
-    /// The first call after a waiter that waits for this and may be possible now.
+    /// The first call of a queue after the call `after` that may be possible now, with the queue.
     fn next_of(&self, waits_for: WaitsFor, after: WaiterId) -> Option<(WaiterId, Option<WaitsFor>)> {
         let value = match waits_for {
             WaitsFor::Growth(number) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {
@@ -235,15 +236,15 @@ impl Set {
         self.waiters.next(waits_for, after, value).map(|waiter_id| (waiter_id, Some(waits_for)))
     }
 
-    /// Whether a waiting call raises a value.
+    /// Returns whether a waiting call raises a value.
     fn may_raise(&self, waiter_id: WaiterId) -> bool {
         self.waiters
             .get(waiter_id)
             .is_some_and(|waiter| waiter.operations.iter().any(|operation| operation.change > 0))
     }
 
-    /// Performs a waiting call if that is possible now. `None`: it waits on.
-    fn look_at(&mut self, waiter_id: WaiterId, now: UnixSeconds) -> Option<Completed> {
+    /// Tries to perform a waiting call. `None`: it still waits.
+    fn retry(&mut self, waiter_id: WaiterId, now: UnixSeconds) -> Option<Completed> {
         let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
         let waiter = waiters.get(waiter_id)?;
         let is_before = |first| first < waiter_id;
@@ -265,37 +266,37 @@ impl Set {
     }
 }
 
-/// Which waiting calls are looked at after a change: first those that wait for 0, then those that alter values, in their
-/// order. Those with several operations that wait for 0 are all looked at after a change that left a 0, as in the kernel, but
-/// not before another change might make a difference to them. A completed call can make earlier ones possible: those that
-/// wait for a value that it raised, or for a 0 that it made. Each of these queues is followed as long as there is enough for
-/// its next call, so that the work does not grow with the square of the waiting calls.
+/// The waiting calls to retry after a change: first those that wait for 0, then those that alter values, in their
+/// order. The calls with several operations that wait for 0 are all retried after a change that left a 0, as in the
+/// kernel, but only when the next call may raise a value, or none is left. A completed call can make earlier ones
+/// possible: those that wait for a value that it raised, or for a 0 that it made. Each of these queues is followed as
+/// long as there is enough for its next call, so that the work does not grow with the square of the number of waiting
+/// calls.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     zero: VecDeque<WaiterId>,
-    /// Whether the calls with several operations that wait for 0 are still to be looked at.
-    looks_at_many_zero: bool,
-    /// With the queue that is followed from there.
+    /// Whether the calls with several operations that wait for 0 must still be retried.
+    retries_many_zero: bool,
+    /// The calls that alter values, each with the queue that is followed after it.
     next: BTreeSet<(WaiterId, Option<WaitsFor>)>,
-    /// Whether calls with several operations are looked at once more.
-    looks_again: bool,
+    /// Whether the calls with several operations that alter values are retried once more.
+    retries_many_alter: bool,
 }
 
 impl Completion {
-    /// The next call that is completed, of the set that this is of. Nothing else may change the set in between.
+    /// Completes the next call. `set` is the set of this completion, which nothing else may change in between.
     pub(super) fn next(&mut self, set: &mut Set, now: UnixSeconds) -> Option<Completed> {
         loop {
             if let Some(waiter_id) = self.zero.pop_front() {
-                if let Some(completed) = set.look_at(waiter_id, now) {
+                if let Some(completed) = set.retry(waiter_id, now) {
                     return Some(completed);
                 }
-            } else if self.looks_at_many_zero
-                && self.next.first().is_none_or(|(next, _)| set.may_raise(*next))
+            } else if self.retries_many_zero && self.next.first().is_none_or(|(next, _)| set.may_raise(*next))
             {
-                self.looks_at_many_zero = false;
+                self.retries_many_zero = false;
                 self.zero.extend(set.waiters.many_zero());
             } else if let Some((waiter_id, queue)) = self.next.pop_first() {
-                let completed = set.look_at(waiter_id, now);
+                let completed = set.retry(waiter_id, now);
                 // In the order of arrival, the others that take from the semaphore wait for this call.
                 let is_over =
                     |queue: &WaitsFor| set.order == Order::Fifo && matches!(queue, WaitsFor::Growth(_));
@@ -306,38 +307,38 @@ impl Completion {
                     self.follow(set, &completed);
                     return Some(completed);
                 }
-            } else if mem::take(&mut self.looks_again) && set.waiters.has_many_alter() {
-                self.look_at_many(&set.waiters);
+            } else if mem::take(&mut self.retries_many_alter) && set.waiters.has_many_alter() {
+                self.add_many_alter(&set.waiters);
             } else {
                 return None;
             }
         }
     }
 
-    /// Looks at the calls that wait for 0, after this change.
-    fn zero_after(&mut self, set: &Set, changed: Option<&[Operation]>) {
+    /// Adds the calls that wait for 0 and that this change may have made possible.
+    fn add_zero(&mut self, set: &Set, changed: Option<&[Operation]>) {
         self.zero.extend(set.made_zero(changed));
-        self.looks_at_many_zero |= set.waiters.has_many_zero() && set.has_zero(changed);
+        self.retries_many_zero |= set.waiters.has_many_zero() && set.has_zero(changed);
     }
 
-    /// What waits for several semaphores may wait for another one of them now, or fail.
-    fn look_at_many(&mut self, waiters: &Waiters) {
+    /// Adds the calls with several operations that alter values: they may wait for another semaphore now, or fail.
+    fn add_many_alter(&mut self, waiters: &Waiters) {
         self.next.extend(waiters.many_alter().map(|waiter_id| (waiter_id, None)));
     }
 
-    /// Looks at the first calls that waited for one with these operations, in the order of arrival.
-    fn pass_on(&mut self, set: &Set, left: &[Operation]) {
+    /// Adds the first calls that waited for a call with these operations, in the order of arrival.
+    fn add_first_takers(&mut self, set: &Set, left: &[Operation]) {
         let first = left.iter().filter_map(|operation| set.waiters.first_taker(operation.number));
         self.next.extend(first.map(|waiter_id| (waiter_id, None)));
     }
 
-    /// Looks at the calls that a completed one may have made possible.
+    /// Adds the calls that a completed one may have made possible.
     fn follow(&mut self, set: &Set, completed: &Completed) {
         let is_changed = completed.result.is_ok();
-        self.looks_again |= is_changed;
+        self.retries_many_alter |= is_changed;
         if set.order == Order::Fifo {
             // Others have waited for the call, even if it has failed.
-            self.pass_on(set, &completed.waiter.operations);
+            self.add_first_takers(set, &completed.waiter.operations);
         }
         for Operation { number, change, .. } in &completed.waiter.operations {
             if !is_changed || *change == 0 {
@@ -350,7 +351,7 @@ impl Completion {
             self.next.extend(set.next_of(has_value, FIRST));
         }
         if is_changed {
-            self.zero_after(set, Some(&completed.waiter.operations));
+            self.add_zero(set, Some(&completed.waiter.operations));
         }
     }
 }

@@ -23,8 +23,8 @@ impl Default for Sets {
 }
 
 impl Sets {
-    /// Sets where the ids of new sets start. Each run of a server starts elsewhere, so that an id from an earlier run most likely
-    /// names no set.
+    /// Starts the ids of new sets at an id that depends on `start`. If `start` differs from run to run of a server, an
+    /// id from an earlier run most likely names no set.
     pub(super) fn start_after(&mut self, start: u32) {
         self.last = SetId(SetId::FIRST.0 | (start >> 2).cast_signed());
     }
@@ -94,7 +94,7 @@ fn after(SetId(id): SetId) -> SetId {
     id.checked_add(1).map_or(SetId::FIRST, SetId)
 }
 
-/// What applies to the sets with some keys, from when they are created.
+/// A rule for the sets with some keys, which applies when they are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
     /// The keys, as unsigned numbers. 0 means sets without a key.

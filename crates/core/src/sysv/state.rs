@@ -1,7 +1,5 @@
-//! The state of all sets and processes, and its limits.
-//!
-//! The limits, rules and figures of System V semaphore sets. The operations are beside their rules. Each method of [`Core`]
-//! holds the lock of the sets once.
+//! The state of all sets and processes, its limits, rules and statistics. Each method of [`Core`] takes the lock of the
+//! sets once.
 
 use std::collections::BTreeSet;
 
@@ -62,14 +60,14 @@ pub(crate) struct Sysv {
     pub(super) rules: Rules,
     pub(super) sets: Sets,
     pub(super) processes: Processes,
-    /// The calls that time out, by when they do.
+    /// The calls that time out, by their deadlines.
     pub(super) timeouts: BTreeSet<(MonotonicMs, SetId, WaiterId)>,
     pub(super) alarm: Alarm,
     /// Without a store, no set is durable.
     pub(crate) journal: Journal<Held>,
     /// Restored records of sets that were removed: the journal begins with their deletion.
     pub(super) left_over: Vec<SysvKey>,
-    /// The server shuts down: no call waits.
+    /// Whether the server is shutting down.
     pub(super) is_shutting_down: bool,
 }
 
@@ -108,8 +106,8 @@ impl Core {
         self.sysv().rules = Rules::new(rules);
     }
 
-    /// Sets what the ids of sets and processes are drawn from, which differs between runs of a server: `sets` is any
-    /// number.
+    /// Starts the ids of sets at an id that depends on `sets`, any number that differs from run to run of a server, and
+    /// those of processes above `last_process`.
     pub fn start_sysv_after(&self, sets: u32, last_process: u64) {
         let mut sysv = self.sysv();
         sysv.sets.start_after(sets);

@@ -1,10 +1,10 @@
-//! How durable sets reach the store.
+//! Stores the changes of durable sets.
 //!
 //! A call changes a set in memory at once, and adds the records of what it has changed to the journal. Its result is held
 //! until they are stored, and so are the results of later calls on durable sets, because they may depend on the change.
 //!
-//! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
-//! taken back, and no client is told of it before. Meanwhile new calls on durable sets fail with EIO.
+//! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: nothing is rolled
+//! back, and no client is told of a result before that. Meanwhile, new calls on durable sets fail with EIO.
 
 use std::mem;
 use std::task::Waker;
@@ -21,7 +21,7 @@ use signalbox_model::sysv::{ProcessId, SetId};
 
 /// The journal.
 impl Sysv {
-    /// From now on there are durable sets, whose changes go to a store; `taker` is woken when there are some.
+    /// Keeps a journal of the changes of durable sets for a store from now on; `taker` is woken when there are some.
     pub(crate) fn keep_journal(&mut self, taker: Waker) {
         self.journal.keep_for(taker);
         for key in mem::take(&mut self.left_over) {
@@ -29,13 +29,13 @@ impl Sysv {
         }
     }
 
-    /// The store has committed a batch: sends `step` of the results at most that waited for it. Returns whether there is more
-    /// to do.
+    /// Sends at most `step` of the results that waited for a batch, which is stored. Returns whether there is more to
+    /// do.
     pub(crate) fn stored(&mut self, step: usize) -> bool {
         self.complete_batch(step, Self::send_held)
     }
 
-    /// Holds the result of a call until everything so far is stored. There is a store.
+    /// Holds the result of a call until everything so far is stored. Requires a store.
     pub(super) fn hold(
         &mut self,
         process: ProcessId,
@@ -71,8 +71,8 @@ impl Sysv {
         self.sets.get(set).is_some_and(|set| set.is_durable)
     }
 
-    /// Whether the result of a call on what a client calls so depends on a durable set. One that does not exist may have
-    /// been a durable one whose removal is not stored.
+    /// Returns whether the result of a call depends on a durable set if its client names this set. A set that does not
+    /// exist may have been a durable one whose removal is not stored yet.
     pub(super) fn is_named_durable(&self, set: SetId) -> bool {
         self.sets.get(set).is_none_or(|set| set.is_durable) && self.journal.has_store()
     }
@@ -109,7 +109,8 @@ impl Sysv {
         self.store(SysvRecord::Process(record));
     }
 
-    /// Stores the result of a call that has changed a durable set, and deletes those that the client has.
+    /// Stores the result of a call that has changed a durable set, and deletes the results that the client no longer
+    /// needs.
     fn store_result(&mut self, process: ProcessId, request: RequestId, done: &Done) {
         let Some(answer) = done.result.as_ref().ok().and_then(StoredAnswer::of) else { return };
         self.store_process(process);
@@ -121,7 +122,8 @@ impl Sysv {
         self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
     }
 
-    /// Stores that a process no longer has adjustments of a set, because they were applied; `is_last`: nor of another.
+    /// Stores that a process no longer has adjustments of a set, because they were applied. `is_last`: it has none of
+    /// other sets either.
     pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
         if !self.is_durable(id) {
             return;

@@ -10,7 +10,7 @@ use signalbox_model::sysv::{Errno, Operation, ProcessId};
 /// The highest value of a semaphore (SEMVMX).
 pub(super) const VALUE_MAX: u16 = 32767;
 
-/// What became of a list of operations.
+/// The outcome of a list of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Performed,
@@ -25,8 +25,8 @@ pub(super) struct Values {
     semaphores: Box<[SemaphoreRecord]>,
     /// For each process that used SEM_UNDO, what its end adds to each value.
     adjustments: BTreeMap<ProcessId, Box<[i16]>>,
-    /// How many clearances there were. A store forgets what they cleared without a change of each record: the set has their
-    /// numbers.
+    /// The number of clearances (SETVAL and SETALL). Each semaphore has the number of its last one, so that no record
+    /// of adjustments has to be changed.
     clearances: u64,
     /// How many calls of [`Self::perform`] there were.
     #[cfg(test)]
@@ -34,7 +34,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// As many semaphores with the value 0.
+    /// This many semaphores with the value 0.
     pub(super) fn new(count: u32) -> Self {
         Self::of(vec![SemaphoreRecord::default(); count as usize].into())
     }
@@ -201,12 +201,12 @@ impl Values {
     }
 }
 
-/// Whether a list has an operation that alters a value. The others only wait until a value is 0.
+/// Returns whether an operation of a list alters a value. The others only wait until a value is 0.
 pub(super) fn alters(operations: &[Operation]) -> bool {
     operations.iter().any(|operation| operation.change != 0)
 }
 
-/// Whether a list has an operation that the end of the process undoes.
+/// Returns whether the end of the process undoes an operation of a list.
 pub(super) fn undoes(operations: &[Operation]) -> bool {
     operations.iter().any(|operation| operation.is_undone())
 }

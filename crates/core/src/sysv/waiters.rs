@@ -1,8 +1,8 @@
 //! The calls that wait for a set, in the order in which they came.
 //!
-//! Linux keeps a waiting call with one operation in a list of its semaphore, and one with several in lists of the set, and
-//! begins at the first one again after each call that it performs. Here, each call is in a queue of what it waits for, so
-//! that a change finds those that it may have made possible without the others.
+//! Linux keeps a waiting call with one operation in a list of its semaphore, and one with several in lists of the set,
+//! and begins at the first one again after each call that it performs. Here, calls that wait for the same condition are
+//! in one queue, so that a change finds the calls that it may have made possible without visiting the others.
 //!
 //! Invariant: each call is in its lists and in the queue of what it waits for, and nowhere else.
 
@@ -15,11 +15,11 @@ use crate::time::MonotonicMs;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{Operation, ProcessId};
 
-/// The most operations of all calls with several operations that wait for one set. Each change of the set looks at them,
-/// and each of them that it completes may make others possible: the limit bounds what one call costs the server.
+/// The most operations of all calls with several operations that wait for one set. Each change of the set retries these
+/// calls, and each call that it completes may make others possible: the limit bounds what one call costs the server.
 pub(super) const WAITING_OPERATIONS_MAX: usize = 16_384;
 
-/// A waiting call with its entries in the tables, rounded up, in bytes.
+/// The size of a waiting call with its entries in the tables, in bytes, rounded up.
 const WAITER_BYTES: usize = 512;
 
 /// The number of a waiting call among those of its set, in the order of their arrival.
@@ -33,23 +33,24 @@ pub(super) struct Waiter {
     pub(super) request: RequestId,
     pub(super) pid: u32,
     pub(super) operations: Box<[Operation]>,
-    /// The operation that it waited for when it was last looked at.
+    /// The index of the operation that it waited for when it was last tried.
     pub(super) blocking: usize,
     pub(super) deadline: Option<MonotonicMs>,
     /// `None` while the connection of the call is lost.
     pub(super) reply_to: Option<ReplyTo>,
 }
 
-/// What a call waits for, since it was last looked at: its queue.
+/// The queue of a call: the condition that it waited for when it was last tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WaitsFor {
-    /// That a semaphore, by its number, is at least as high as the call needs; or, in the order of arrival, for a call before it.
+    /// The value of a semaphore, by its number, is as high as the call needs; in the order of arrival also: earlier
+    /// calls have left.
     Growth(u16),
-    /// That a semaphore has this value, so that it is 0 when the call needs that; other operations of the call alter values.
+    /// A semaphore has this value, which other operations of the call change to the 0 that one operation needs.
     Value(u16, u16),
-    /// That a semaphore is 0; it is the only operation of the call.
+    /// The value of a semaphore is 0; the call has only this operation.
     Zero(u16),
-    /// That a semaphore is 0; the call has several operations and alters nothing.
+    /// The value of a semaphore is 0; the call has several operations and alters nothing.
     ManyZero(u16),
 }
 
@@ -64,7 +65,7 @@ enum List {
     Takers(u16),
 }
 
-/// Ids of a block: of calls that wait for the same, those that need too much are passed over in blocks.
+/// The number of ids of a block. In a queue, calls that need too much are skipped block by block.
 const BLOCK_IDS: u64 = 128;
 
 #[cfg(test)]
@@ -83,7 +84,7 @@ pub(super) struct Waiters {
     queues: BTreeMap<(WaitsFor, WaiterId), u16>,
     /// The lowest of these values of each block of a queue.
     least: BTreeMap<(WaitsFor, u64), u16>,
-    /// The operations of all calls with several.
+    /// The number of operations of all calls with several.
     many_operations: usize,
 }
 
@@ -124,7 +125,7 @@ impl Waiter {
         (WaitsFor::Growth(number), u16::try_from(lacking.max(0)).unwrap_or(never))
     }
 
-    /// How many operations it has, if it has several.
+    /// The number of its operations if it has several, else 0.
     fn many_operations(&self) -> usize {
         Some(self.operations.len()).filter(|count| *count > 1).unwrap_or(0)
     }
@@ -201,7 +202,7 @@ impl Waiters {
         self.all.range(WaiterId(after.0 + 1)..).map(|(waiter_id, waiter)| (*waiter_id, waiter))
     }
 
-    /// Notes for which operation a call waits.
+    /// Sets the operation that a call waits for.
     pub(super) fn set_blocking(&mut self, waiter_id: WaiterId, blocking: usize) {
         if self.get(waiter_id).is_none_or(|waiter| waiter.blocking == blocking) {
             return;
@@ -214,12 +215,12 @@ impl Waiters {
         }
     }
 
-    /// The operations of all waiting calls with several.
+    /// The number of operations of all waiting calls with several.
     pub(super) fn many_operations(&self) -> usize {
         self.many_operations
     }
 
-    /// Whether a call waits that takes from a semaphore.
+    /// Returns whether a waiting call takes from a semaphore.
     pub(super) fn has_taker(&self, number: u16) -> bool {
         self.first_taker(number).is_some()
     }
@@ -229,7 +230,7 @@ impl Waiters {
         self.in_list(List::Takers(number)).next()
     }
 
-    /// Whether a call with several operations waits that alters values.
+    /// Returns whether a waiting call with several operations alters values.
     pub(super) fn has_many_alter(&self) -> bool {
         self.many_alter().next().is_some()
     }
@@ -239,7 +240,7 @@ impl Waiters {
         self.in_list(List::ManyAlter)
     }
 
-    /// The semaphores that calls wait for to grow; some may occur twice.
+    /// The semaphores whose growth calls wait for; some may occur twice.
     pub(super) fn grow(&self) -> impl Iterator<Item = u16> {
         let blocks = self.least.range((WaitsFor::Growth(0), 0)..=(WaitsFor::Growth(u16::MAX), u64::MAX));
         blocks.filter_map(
@@ -247,7 +248,7 @@ impl Waiters {
         )
     }
 
-    /// Whether a call with several operations waits for 0.
+    /// Returns whether a call with several operations waits for 0.
     pub(super) fn has_many_zero(&self) -> bool {
         self.many_zero().next().is_some()
     }
@@ -271,7 +272,7 @@ impl Waiters {
         self.in_queues(WaitsFor::Zero(number)..=WaitsFor::Zero(number))
     }
 
-    /// The first call after a waiter that waits for this, and needs no more than this value.
+    /// The first call of a queue after the call `after` that needs no more than `value`.
     pub(super) fn next(&self, waits_for: WaitsFor, after: WaiterId, value: u16) -> Option<WaiterId> {
         let is_next = |(waiter_id, need): &(WaiterId, u16)| {
             #[cfg(test)]
@@ -285,13 +286,13 @@ impl Waiters {
             .map(|(waiter_id, _)| waiter_id)
     }
 
-    /// How many calls wait for a semaphore to grow. A call with several operations counts for that which it waits for
-    /// (GETNCNT).
+    /// The number of calls that wait for a semaphore to grow (GETNCNT). A call with several operations counts for the
+    /// one that it waits for.
     pub(super) fn count_for_growth(&self, number: u16) -> usize {
         self.in_queues(WaitsFor::Growth(number)..=WaitsFor::Growth(number)).count()
     }
 
-    /// How many calls wait for a semaphore to become 0 (GETZCNT).
+    /// The number of calls that wait for a semaphore to become 0 (GETZCNT).
     pub(super) fn count_for_zero(&self, number: u16) -> usize {
         let altering = self.in_queues(WaitsFor::Value(number, 0)..=WaitsFor::Value(number, u16::MAX));
         let several = self.in_queues(WaitsFor::ManyZero(number)..=WaitsFor::ManyZero(number));
@@ -309,7 +310,7 @@ impl Waiters {
         self.lists.range((list, WaiterId(0))..=(list, WaiterId(u64::MAX))).map(|(_, waiter_id)| *waiter_id)
     }
 
-    /// Describes the invariant that does not hold, if there is one.
+    /// Fails with a description of an invariant that does not hold.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut expected = Self::default();
         for (waiter_id, waiter) in &self.all {
