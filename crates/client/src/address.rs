@@ -1,7 +1,7 @@
 //! The address of a server: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
 //!
-//! An [`Address`] is well formed. The host name is resolved each time that a client connects, and all addresses that it has are
-//! tried, as if each had been configured.
+//! An [`Address`] is well formed. Each time that a client connects, it resolves the host name and tries all its
+//! IP addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -37,12 +37,12 @@ pub const SEMAPHORE_PORT: u16 = 11216;
 pub struct Address {
     host: String,
     port: Option<u16>,
-    /// Which of the addresses of the host it is.
+    /// The only IP address of the host to connect to; `None`: any of them.
     resolved: Option<SocketAddr>,
 }
 
 impl Address {
-    /// The host's name or IP address, without brackets.
+    /// Returns the host's name or IP address, without brackets.
     ///
     /// ```
     /// let address: signalbox_client::Address = "lock.example.org:7".parse()?;
@@ -53,7 +53,7 @@ impl Address {
         &self.host
     }
 
-    /// The port, if the address has one.
+    /// Returns the port, if the address has one.
     ///
     /// ```
     /// let address: signalbox_client::Address = "lock.example.org".parse()?;
@@ -64,7 +64,7 @@ impl Address {
         self.port
     }
 
-    /// The same address with this port, unless it has one already.
+    /// Sets the port, unless the address has one already.
     ///
     /// ```
     /// use signalbox_client::{Address, SEMAPHORE_PORT};
@@ -79,8 +79,8 @@ impl Address {
         self
     }
 
-    /// The same host at one of the addresses that it has, for [`Transport::resolve`]. [`Tcp`] and `Tls` connect to this one
-    /// alone, and `Tls` has the certificate of the server name the host.
+    /// Limits the address to one IP address of its host, for [`Transport::resolve`]. [`Tcp`] and `Tls` connect only to
+    /// this one; `Tls` still requires a certificate that names the host.
     ///
     /// [`Tcp`]: super::Tcp
     /// [`Transport::resolve`]: super::Transport::resolve
@@ -97,7 +97,7 @@ impl Address {
         Self { port: Some(resolved.port()), resolved: Some(resolved), ..self }
     }
 
-    /// Which of the addresses of the host it is; `None`: any of them.
+    /// Returns the IP address that [`Self::resolved_to`] has set, with the port; `None`: any IP address of the host.
     ///
     /// ```
     /// let address: signalbox_client::Address = "lock.example.org:7".parse()?;
@@ -108,14 +108,14 @@ impl Address {
         self.resolved
     }
 
-    /// The only one that it can be: to which it is resolved, or that it was given as.
+    /// Returns the only possible socket address: that of [`Self::resolved_to`], or a host that is an IP address.
     pub(super) fn exact(&self) -> Option<SocketAddr> {
         let given =
             || self.host.parse::<IpAddr>().ok().map(|ip| (ip, self.port.unwrap_or(COUNTER_PORT)).into());
         self.resolved.or_else(given)
     }
 
-    /// The same address, at any of those that the host has.
+    /// Undoes [`Self::resolved_to`]: the address is again any IP address of its host.
     ///
     /// ```
     /// # use signalbox_client::Address;
@@ -194,7 +194,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text is not an address.
+/// Why a text is not an address.
 ///
 /// ```
 /// use signalbox_client::{Address, AddressError};

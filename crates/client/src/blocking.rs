@@ -35,7 +35,7 @@ use super::{Address, Builder, Error};
 pub struct Client(super::Client);
 
 impl Client {
-    /// As [`Client::connect`](super::Client::connect).
+    /// Connects to a server, like [`Client::connect`](super::Client::connect).
     ///
     #[doc = example!(
         "",
@@ -46,7 +46,7 @@ impl Client {
         Self::connect_with(super::Client::builder(address.clone()))
     }
 
-    /// Connects with the configuration of a builder, as [`Builder::connect`].
+    /// Connects with the configuration of a builder, like [`Builder::connect`].
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +59,7 @@ impl Client {
     /// ```
     ///
     /// # Panics
-    /// In an async runtime, as [`Self::wait`].
+    /// In an async runtime; see [`Self::wait`].
     pub fn connect_with(builder: Builder) -> Result<Self, Error> {
         let client = Self(builder.build()?);
         client.wait(client.0.await_open())?;
@@ -79,7 +79,7 @@ impl Client {
         self.0.block_on(future)
     }
 
-    /// As [`Client::close`](super::Client::close).
+    /// Closes the sessions of the client, like [`Client::close`](super::Client::close).
     ///
     #[doc = example!("client: blocking::Client", "client.close();")]
     pub fn close(self) {

@@ -1,5 +1,5 @@
-//! One connection that many callers share: queued requests are written together, and responses are matched to their
-//! callers by the opaque.
+//! One connection that many callers share: queued requests are written together, and the opaque of a response
+//! identifies its request.
 //!
 //! Invariants:
 //! - An opaque stays in `waiting` from the moment its request is queued until its last response is received, even if
@@ -8,7 +8,7 @@
 //! - Once `end` is set, `waiting` is empty and stays empty: all callers were informed, and no new ones can wait.
 //! - The state's lock is never held across an await.
 //! - Memory is bounded: requests wait for room before they are queued, except for posted requests, whose number the
-//!   caller limits; and a series that is not read stops the reading.
+//!   caller limits. While a series is not read, nothing is read from the socket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,14 +24,13 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
+use super::creator::Creator;
 use super::error::{ConnectError, Disconnect, Error};
-use super::maker::Maker;
 use super::{Token, success};
 use signalbox_model::Status;
 use signalbox_protocol::{Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest};
 
-/// While this many bytes of requests are queued, callers wait before they queue more: a few thousand requests of usual
-/// size.
+/// The number of queued bytes from which on callers wait before they queue more: a few thousand requests of usual size.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
 /// The free space of the buffer before each read, in bytes.
@@ -44,8 +43,8 @@ const SERIES_FRAMES_MAX: usize = 32;
 pub(super) struct Connection {
     shared: Arc<Shared>,
     driver: AbortHandle,
-    maker: Maker,
-    /// The server, if it is on another machine and others may read what is sent to it.
+    creator: Creator,
+    /// The server's address if others may read what is sent to it: it is on another machine, and there is no TLS.
     in_clear: Option<SocketAddr>,
 }
 
@@ -62,20 +61,21 @@ impl Connection {
         let shared = Arc::new(Shared::default());
         let ending = Ending(Arc::clone(&shared));
         let driver = tokio::spawn(async move { ending.0.drive(stream).await }).abort_handle();
-        Self { shared, driver, maker: Maker::this_process(), in_clear }
+        Self { shared, driver, creator: Creator::this_process(), in_clear }
     }
 
-    /// The credentials for Hello: the token, or nothing without one. Fails if the connection may not show it.
+    /// Returns the credentials for Hello: the token, or empty ones without a token. Fails if the token may not be sent
+    /// here.
     pub(super) fn credentials<'a>(&self, token: Option<&'a Token>) -> Result<Credentials<'a>, ConnectError> {
-        Token::of(token, self.in_clear)
+        Token::credentials_for(token, self.in_clear)
     }
 
-    /// Queues a request that has one response. Returns its opaque too, by which it can be canceled.
+    /// Queues a request that has one response. Also returns its opaque, by which it can be canceled.
     pub(super) async fn ask(
         &self,
         request: impl Outgoing,
     ) -> Result<(Opaque, oneshot::Receiver<ResponseFrame>), Disconnect> {
-        self.maker.check()?;
+        self.creator.check()?;
         let (sender, answer) = oneshot::channel();
         let opaque = self.shared.queue(request, Waiting::Answer(sender)).await?;
         Ok((opaque, answer))
@@ -86,14 +86,15 @@ impl Connection {
         &self,
         request: impl Outgoing,
     ) -> Result<mpsc::Receiver<ResponseFrame>, Disconnect> {
-        self.maker.check()?;
+        self.creator.check()?;
         let (sender, series) = mpsc::channel(SERIES_FRAMES_MAX);
         self.shared.queue(request, Waiting::Series(sender)).await?;
         Ok(series)
     }
 
-    /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
-    /// `responses`, each with the tag: the answer, and before it perhaps the notice that the request waits. Returns the opaque.
+    /// Queues a request without waiting for room; the caller limits how many it posts. Each response is sent to
+    /// `responses` with the tag: the answer, and before it perhaps the notice that the request waits. Returns the
+    /// opaque.
     pub(super) fn post<T>(
         &self,
         request: impl Outgoing,
@@ -104,19 +105,19 @@ impl Connection {
     where
         T: Copy + Send + Sync + 'static,
     {
-        self.maker.check()?;
+        self.creator.check()?;
         let responses = responses.clone();
         let deliver = move |frame| drop(responses.send((tag, frame)));
         let waiting = Waiting::Posted { deliver: Box::new(deliver), answers };
         self.shared.queue_now(&request, waiting)
     }
 
-    /// Queues a request that has one response without waiting for room, as [`Self::post`].
+    /// Queues a request without waiting for room, like [`Self::post`], and returns the receiver of its one response.
     pub(super) fn ask_now(
         &self,
         request: impl Outgoing,
     ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
-        self.maker.check()?;
+        self.creator.check()?;
         let (sender, answer) = oneshot::channel();
         self.shared.queue_now(&request, Waiting::Answer(sender))?;
         Ok(answer)
@@ -137,11 +138,11 @@ impl Connection {
     }
 
     /// Fails in the child of a fork.
-    pub(super) fn check_maker(&self) -> Result<(), Disconnect> {
-        self.maker.check()
+    pub(super) fn check_creator(&self) -> Result<(), Disconnect> {
+        self.creator.check()
     }
 
-    /// Why the connection ended, for a caller whose response channel has closed.
+    /// Returns why the connection ended, for a caller whose response channel has closed.
     pub(super) fn end_reason(&self) -> Disconnect {
         self.shared
             .end
@@ -150,9 +151,9 @@ impl Connection {
             .expect("response channels are closed only when the connection has ended")
     }
 
-    /// Resolves when the connection has ended.
+    /// Waits until the connection has ended, and returns why.
     pub(super) async fn ended(&self) -> Disconnect {
-        if let Err(forked) = self.maker.check() {
+        if let Err(forked) = self.creator.check() {
             return forked;
         }
         let mut end = self.shared.end.subscribe();
@@ -169,7 +170,7 @@ impl fmt::Debug for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.maker.is_this_process() {
+        if self.creator.is_this_process() {
             self.driver.abort();
         }
     }
@@ -196,11 +197,11 @@ outgoing! { Request Extended SysvRequest }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
     One,
-    /// One response and then, under the same opaque, the notices of the server.
-    AndNotices,
+    /// One response and then, with the same opaque, the notices of the server.
+    OneAndNotices,
 }
 
-/// Where the responses under an opaque go.
+/// Receives the responses to one request.
 enum Waiting {
     Answer(oneshot::Sender<ResponseFrame>),
     Series(mpsc::Sender<ResponseFrame>),
@@ -229,7 +230,7 @@ struct State {
 }
 
 impl State {
-    /// An unused opaque. There are more opaques than requests that fit in memory, so one is found.
+    /// Returns an unused opaque. There are more opaques than requests that fit in memory, so one is found.
     fn free_opaque(&mut self) -> Opaque {
         loop {
             self.opaque_last = self.opaque_last.wrapping_add(1);
@@ -246,10 +247,10 @@ impl Shared {
         self.state.lock().expect("no code panics while it holds the lock")
     }
 
-    /// Queues the request once there is room, and registers where its responses go. Returns its opaque.
+    /// Queues the request once there is room, and registers the receiver of its responses. Returns its opaque.
     async fn queue(&self, request: impl Outgoing, waiting: Waiting) -> Result<Opaque, Disconnect> {
         loop {
-            // Subscribes before the check, so that no wake-up is missed between the two.
+            // Subscribe before the check, so that no wake-up is missed between the two.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             if self.end.borrow().is_some() || self.state().outgoing.len() < QUEUED_BYTES_MAX {
@@ -271,13 +272,13 @@ impl Shared {
         Ok(opaque)
     }
 
-    /// Reads and writes concurrently until either fails: requests are written even while a slow series stops the
-    /// reading.
+    /// Reads and writes concurrently until either fails, so that requests are written even while a slow series stops
+    /// the reading.
     async fn drive(&self, stream: impl AsyncRead + AsyncWrite) {
-        let mut stream = Closing { stream: Box::pin(stream), maker: Maker::this_process() };
+        let mut stream = Closing { stream: Box::pin(stream), creator: Creator::this_process() };
         let (reader, writer) = tokio::io::split(&mut stream.stream);
         let reason = tokio::select! {
-            // Reading comes first: responses count that the server sent before it closed the connection.
+            // Read first: responses that the server sent before it closed the connection are valid.
             biased;
             reason = self.read_responses(reader) => reason,
             reason = self.write_requests(writer) => reason,
@@ -287,7 +288,7 @@ impl Shared {
         self.finish(reason);
     }
 
-    /// Writes all that is queued, in one batch. The next batch collects during the write.
+    /// Writes all queued requests as one batch, and again those that were queued during the write.
     async fn write_requests(&self, mut writer: impl AsyncWrite + Unpin) -> Disconnect {
         let mut batch = Vec::new();
         loop {
@@ -343,7 +344,7 @@ impl Shared {
         let mut state = self.state();
         let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
         let Waiting::Posted { deliver, answers } = entry.get() else { return Some(frame) };
-        // The request waits: its answer comes later.
+        // The answer comes later.
         let is_queued = frame.status == Status::Queued.code();
         deliver(frame);
         if *answers == Answers::One && !is_queued {
@@ -352,7 +353,7 @@ impl Shared {
         None
     }
 
-    /// Where a response goes. This frees its opaque, unless more responses of a series follow.
+    /// Takes the receiver of a response. This frees its opaque, unless more responses of a series follow.
     fn take_recipient(&self, frame: &ResponseFrame) -> Option<Waiting> {
         let ends_series = frame.status != Status::NoError.code() || frame.body.is_empty();
         match self.state().waiting.entry(frame.opaque) {
@@ -364,7 +365,7 @@ impl Shared {
         }
     }
 
-    /// Informs all callers that no more responses will come. Only the first reason counts.
+    /// Closes the channels of all callers: no more responses will come. Only the first reason is kept.
     fn finish(&self, reason: Disconnect) {
         let mut state = self.state();
         if self.end.borrow().is_some() {
@@ -378,23 +379,23 @@ impl Shared {
     }
 }
 
-/// A stream that ends when it is dropped, although children of this process may have copies of its socket. Over TLS, this
-/// tells the server that it was closed and not cut off, if the socket takes that at once.
+/// A stream that is shut down when it is dropped, because children of this process may have copies of its socket. With
+/// TLS, this sends close_notify, if the socket accepts it at once.
 struct Closing<S: AsyncWrite> {
     stream: Pin<Box<S>>,
-    maker: Maker,
+    creator: Creator,
 }
 
 impl<S: AsyncWrite> Drop for Closing<S> {
     fn drop(&mut self) {
-        if self.maker.is_this_process() {
-            // A failure means that it has ended.
+        if self.creator.is_this_process() {
+            // A failure means that the stream has ended.
             let _ = self.stream.as_mut().poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
 
-/// Ends the connection even if its task is dropped early: because the runtime is shut down, or the task panicked.
+/// Ends the connection even if its task is dropped early, because the runtime is shut down or the task panicked.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {

@@ -1,5 +1,5 @@
 //! Extended operations of `docs/protocol.md` over a separate connection: listings, watches, administration, and
-//! sessions that were handed over.
+//! sessions that another process handed over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,12 +43,13 @@ pub struct Direct {
     requests: Arc<AtomicU64>,
 }
 
-/// The id of the last request of a session that was handed over: higher than every id that the other process has used.
+/// The id of the last request of a session that was handed over. It is higher than every id that the other process has
+/// used.
 const LAST_REQUEST: RequestId = RequestId(1 << 63);
 
 impl Direct {
     /// Sends Hello with the token, if there is one.
-    pub(super) async fn enter(
+    pub(super) async fn open(
         connection: Connection,
         label: &[u8],
         token: Option<&Token>,
@@ -64,7 +65,7 @@ impl Direct {
         Ok(Self { connection, server, requests: Arc::new(AtomicU64::new(1)) })
     }
 
-    /// The server's answer to Hello: its version, its features and its limits (`docs/protocol.md`, "Hello").
+    /// Returns the server's answer to Hello: its version, its features and its limits (`docs/protocol.md`, "Hello").
     ///
     #[doc = example!("direct: Direct", r#"println!("requests may wait for {} ms", direct.server().wait_max.0);"#)]
     pub fn server(&self) -> HelloAnswer {
@@ -72,7 +73,7 @@ impl Direct {
     }
 
     /// Attaches a session to this connection, and detaches it from any other (`docs/protocol.md`, "AttachSession").
-    /// This renews the lease. Returns its time to live.
+    /// This renews the lease. Returns the session's time to live.
     ///
     #[doc = example!(
         "direct: Direct, handed: HandedOver",
@@ -110,8 +111,8 @@ impl Direct {
         self.connection.ask_for_success(release).await.map(drop)
     }
 
-    /// The session that holds a grant, and how long it holds it at least (`docs/protocol.md`, "VerifyGrant"). Fails with
-    /// [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
+    /// Returns the session that holds a grant, and the least time for which it still holds it (`docs/protocol.md`,
+    /// "VerifyGrant"). Fails with [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
@@ -124,7 +125,7 @@ impl Direct {
         Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
     }
 
-    /// Whether this client may administer a name (`docs/protocol.md`, "MayAdminister").
+    /// Returns whether this client may administer a name (`docs/protocol.md`, "MayAdminister").
     ///
     #[doc = example!(
         "direct: Direct",
@@ -159,7 +160,7 @@ impl Direct {
     /// Lists what sessions hold and wait for, of all names (`docs/protocol.md`, "Held"). `sessions` are 1 to
     /// [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX); those that do not exist are left out. Fails with
     /// [`Status::NoSuchSession`](super::Status::NoSuchSession) if none of them exists, and with
-    /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if there are none, or more than that.
+    /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if `sessions` is empty or too long.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
@@ -181,7 +182,7 @@ impl Direct {
     /// if the series ends without an error.
     ///
     /// Fails with [`Status::NotFound`](super::Status::NotFound) if the server stores nothing, and with
-    /// [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
+    /// [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit exports from this address.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct, mut file: std::fs::File)
@@ -241,7 +242,7 @@ impl Direct {
     }
 
     /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
-    /// "AwaitIdle"). Returns the number of resources that are in use then.
+    /// "AwaitIdle"). Returns the number of resources that are in use at that time.
     ///
     /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
     /// request: the server keeps it until the timeout.
@@ -330,7 +331,7 @@ impl Direct {
         self.listing("list the waiters of", Extended::Waiters { namespace, name }, namespace, name).await
     }
 
-    /// The ids of the next request that makes a change.
+    /// Returns the ids for the next request that makes a change.
     pub(super) fn next_ids(&self) -> RequestIds {
         // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
         // may arrive in another order, which the distance to `lowest_unanswered` allows.
@@ -352,13 +353,14 @@ impl Direct {
     ) -> Result<Series<ListEntry<Bytes, Vec<u16>>>, Error> {
         let requested = about(operation, namespace, name);
         if let Err(error) = checked(name) {
-            return Err(error.of(requested));
+            return Err(error.with_request(requested));
         }
         Series::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
     }
 
-    /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`,
-    /// "Inspect"). Fails with [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
+    /// Returns the usage of a name, its capacity, how much of it is available, and the length of its queue
+    /// (`docs/protocol.md`, "Inspect"). Fails with [`Status::NotFound`](super::Status::NotFound) if the name does not
+    /// exist.
     ///
     #[doc = example!(
         "direct: Direct",
@@ -402,11 +404,11 @@ impl Direct {
             Scope::Name(name) => Some(about("watch", namespace, name)),
             Scope::Prefix(_) => None,
         };
-        // An empty prefix stands for all names.
+        // An empty prefix means all names.
         if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope
             && let Err(error) = checked(text)
         {
-            return Err(requested.map_or(error.clone(), |requested| error.of(requested)));
+            return Err(requested.map_or(error.clone(), |requested| error.with_request(requested)));
         }
         let request = Extended::Watch { namespace, scope };
         Series::ask(&self.connection, request, |frame| frame.event().map(Some), requested).await
@@ -419,7 +421,7 @@ impl Direct {
         Series::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
-    /// Resolves when the connection has ended.
+    /// Waits until the connection has ended, and returns why.
     ///
     #[doc = example!("direct: Direct", r#"println!("{}", direct.closed().await);"#)]
     pub async fn closed(&self) -> Disconnect {

@@ -15,10 +15,10 @@ use signalbox_model::sysv::Errno;
 use signalbox_model::{Limit, Namespace, ReachedLimit, Status, Target, TokenRefusal};
 use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX};
 
-/// Why a request failed, and for what.
+/// Why a request failed, and what was requested.
 ///
-/// [`Error::kind`] says why, and [`Error::status`] and [`Error::lost`] are short forms of it. The text of the error begins
-/// with what was requested.
+/// [`Error::kind`] returns the reason; [`Error::status`], [`Error::errno`] and [`Error::lost`] are short forms of it.
+/// The text of the error begins with what was requested.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -38,12 +38,12 @@ use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, 
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
-    /// What was requested, such as `acquire 1 of semaphore "gpu"`; `None`: no names, as with the opening of a connection.
+    /// What was requested, such as `acquire 1 of semaphore "gpu"`; `None`: nothing with a name, such as to connect.
     requested: Option<Arc<str>>,
 }
 
 impl Error {
-    /// Why the request failed.
+    /// Returns why the request failed.
     ///
     #[doc = example!(
         "error: Error",
@@ -53,7 +53,8 @@ impl Error {
         &self.kind
     }
 
-    /// The status with which the server refused the request; `None` if it did not, or with an unknown one.
+    /// Returns the status with which the server refused the request; `None` if it did not refuse it, or if this client
+    /// does not know the status.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -76,7 +77,7 @@ impl Error {
         }
     }
 
-    /// Why a call on a semaphore set failed, if that is the reason of the failure.
+    /// Returns the error of a System V call; `None` if the failure has another reason.
     ///
     /// ```no_run
     /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
@@ -96,7 +97,7 @@ impl Error {
         }
     }
 
-    /// Why the permit was lost, if that is the reason of the failure.
+    /// Returns why the permit was lost; `None` if the failure has another reason.
     ///
     #[doc = example!(
         "permit: Permit",
@@ -110,8 +111,8 @@ impl Error {
         }
     }
 
-    /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
-    /// answer was received.
+    /// Returns whether a server received and refused the request. Other errors mean that no request was sent, or that
+    /// no usable answer was received.
     ///
     /// ```
     /// use signalbox_client::{Error, ErrorKind, Status};
@@ -131,8 +132,8 @@ impl Error {
         )
     }
 
-    /// The same error, of this request.
-    pub(super) fn of(self, requested: impl Into<Arc<str>>) -> Self {
+    /// Adds what was requested to the error.
+    pub(super) fn with_request(self, requested: impl Into<Arc<str>>) -> Self {
         Self { requested: Some(requested.into()), ..self }
     }
 }
@@ -153,7 +154,7 @@ impl std::error::Error for Error {
 }
 
 impl From<Disconnect> for ErrorKind {
-    /// A connection that TLS ended was never open: the server has executed nothing.
+    /// If TLS fails, the connection was never open: the server has executed nothing.
     fn from(disconnect: Disconnect) -> Self {
         match disconnect {
             Disconnect::Tls(error) => Self::Connect(error),
@@ -238,7 +239,7 @@ pub enum ErrorKind {
     /// No connection could be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// No server was reachable for as long as the client waits ([`Builder::unreachable_after`]). Nothing is held.
+    /// No server was reachable within [`Builder::unreachable_after`]. Nothing is held.
     ///
     /// [`Builder::unreachable_after`]: super::Builder::unreachable_after
     #[error(
@@ -260,7 +261,7 @@ pub enum ErrorKind {
         /// For how long the caller has waited.
         within: Duration,
     },
-    /// The permit was lost before.
+    /// The permit is already lost.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The claims break a rule of the protocol. No request was sent.
@@ -307,17 +308,17 @@ pub enum Lost {
         stop the work"
     )]
     Unreachable,
-    /// The lease could not be renewed: a server is there, and refuses this client, or cannot be trusted. The log (`tracing`) has
-    /// the reason.
+    /// The lease could not be renewed: a server is reachable, but refuses this client or is not trusted. The log
+    /// (`tracing`) has the reason.
     #[error(
         "the lease could not be renewed because the server refused this client or is not trusted (the log has the reason), \
         and the resources may be granted to others; stop the work"
     )]
     Refused,
-    /// Another client, which has the key of the session, attached it.
+    /// Another client, which has the key of the session, attached the session.
     #[error("another client took over the session; stop the work")]
     TakenOver,
-    /// The runtime or the thread that renews the lease has ended, or the client was closed.
+    /// The client was closed, or the runtime or thread that renews the lease has ended.
     #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
     /// This process is a fork of the one that holds the permit, which still holds it.
@@ -357,7 +358,7 @@ pub enum Disconnect {
     /// The runtime of the connection was shut down.
     #[error("the program's runtime was shut down")]
     Stopped,
-    /// This process is a fork of the one that has the connection.
+    /// This process is a fork of the one that made the connection.
     #[error("this process is a fork of the one that has made the client")]
     Forked,
 }
@@ -435,12 +436,12 @@ pub enum ConnectError {
         /// The address of the server.
         address: SocketAddr,
     },
-    /// The server was reached, but there is no connection over TLS.
+    /// The server was reached, but TLS failed.
     #[error("no connection to {address} over TLS: {failure}")]
     Tls {
         /// The address, as it was given.
         address: String,
-        /// Why.
+        /// The reason.
         failure: TlsFailure,
     },
 }
@@ -457,7 +458,7 @@ impl Reason for ConnectError {
     }
 }
 
-/// A server that stops is as good as none.
+/// A server that is shutting down counts as unreachable.
 impl Reason for Error {
     fn is_of_server(&self) -> bool {
         match self.kind() {
@@ -467,7 +468,7 @@ impl Reason for Error {
     }
 }
 
-/// Why there is no connection over TLS.
+/// Why TLS failed.
 ///
 /// ```no_run
 /// # fn example(error: signalbox_client::ConnectError) {
@@ -522,25 +523,25 @@ pub enum TlsFailure {
          the server trusts"
     )]
     CertificateRefused(String),
-    /// Something else.
+    /// Another failure.
     #[error("{0}")]
     Other(String),
 }
 
 impl TlsFailure {
-    /// Whether it comes from what the server and the client are set up with. The others may be faults of the network, or come
-    /// from a server that is being stopped.
+    /// Whether the certificates or the configuration cause the failure. The other failures may be faults of the
+    /// network, or come from a server that is being stopped.
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
     }
 }
 
-/// A time in seconds, to the millisecond: a measured one has more digits than a reader wants.
+/// Returns a time in seconds, rounded to milliseconds: a measured time has more digits than a reader needs.
 fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// The state, and the advice, for a connection that was lost.
+/// Returns the state and the advice for a connection that was lost.
 fn lost_connection(disconnect: &Disconnect) -> String {
     match disconnect {
         Disconnect::Protocol(error) if matches!(**error, DecodeError::Http) => error.to_string(),
@@ -550,7 +551,7 @@ fn lost_connection(disconnect: &Disconnect) -> String {
     }
 }
 
-/// The state, and the advice, for a request whose maximum is below the capacity of the declared semaphore.
+/// Returns the state and the advice for a request whose maximum is below the capacity of the declared semaphore.
 fn too_small(capacity: Option<u32>) -> String {
     let Some(capacity) = capacity else { return Status::MaximumTooSmall.advice().to_owned() };
     format!(
@@ -559,7 +560,7 @@ fn too_small(capacity: Option<u32>) -> String {
     )
 }
 
-/// Which limit is reached, and what to do. `None`: the server did not say which.
+/// Returns the state and the advice for a limit that is reached. `None`: the server did not say which.
 fn limit_advice(reached: Option<ReachedLimit>) -> String {
     let Some(ReachedLimit { limit, max, is_share }) = reached else {
         return "a limit of sessions, requests or watches is reached; close or finish some first".to_owned();
@@ -575,7 +576,7 @@ fn limit_advice(reached: Option<ReachedLimit>) -> String {
         Limit::Exports => {
             return format!("{max} exports are read at the moment; try again later");
         }
-        // Its client has to be corrected; no key changes it.
+        // No key of the configuration changes this limit: the client has to be corrected.
         Limit::Requests => {
             return format!(
                 "the request is more than {max} above the oldest unanswered request of its session; wait for the \
@@ -596,7 +597,7 @@ fn limit_advice(reached: Option<ReachedLimit>) -> String {
     )
 }
 
-/// The message for a call that failed: what the state is, and what to do.
+/// Returns the state or the advice for a System V call that failed.
 fn errno_advice(errno: Errno) -> &'static str {
     match errno {
         Errno::Perm => "only its owner, its creator and user 0 may change or remove it",
@@ -621,7 +622,7 @@ fn errno_advice(errno: Errno) -> &'static str {
     }
 }
 
-/// A request about one name.
+/// Describes a request about one name, for an error.
 pub(super) fn about(operation: &str, namespace: Namespace, name: &[u8]) -> String {
     format!("{operation} {}", Target::Name(namespace, name))
 }
@@ -631,7 +632,7 @@ pub(super) async fn requesting<T>(
     requested: impl FnOnce() -> String,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    call.await.map_err(|error| error.of(requested()))
+    call.await.map_err(|error| error.with_request(requested()))
 }
 
 #[cfg(test)]

@@ -55,23 +55,24 @@
 //!
 //! # Several addresses
 //!
-//! [`Builder::address`] adds the other nodes of a cluster. A host name that has several addresses does the same: it is resolved
-//! each time that the client connects, and the first of its addresses that answers is used.
+//! [`Builder::address`] adds the other nodes of a cluster. A host name with several IP addresses does the same: it is
+//! resolved each time that the client connects, and the first address that answers is used.
 //!
 //! # TLS
 //!
-//! With the cargo feature `tls`, `Tls` is a transport: `Client::builder(address).transport(Tls::load(&files)?)`. The plain
-//! client uses a stream of it: `PlainClient::over(tls.connect(address, limit).await?)`.
+//! The cargo feature `tls` adds the transport `Tls`: `Client::builder(address).transport(Tls::load(&files)?)`. The
+//! plain client uses its streams: `PlainClient::over(tls.connect(address, limit).await?)`.
 //!
 //! Files of certificates and of a [`Token`] may be replaced while a program runs: they are read again for each connection.
 //!
 //! # Forks
 //!
-//! A client belongs to the process that has made it. In the child of a fork, each call fails at once with [`ErrorKind::Forked`], and
-//! permits are lost ([`Lost::Forked`]), while the parent keeps them: make a client in the child. All sockets are closed when a process runs
-//! another program (`exec`); a child that runs none keeps copies of them. **What plain connections hold** ([`PlainClient`]) is still
-//! released when the parent drops the connection. But if the parent ends without dropping it, by a signal or [`std::process::exit`],
-//! the server releases it only when the child has ended too. Permits of a [`Client`] end with their lease.
+//! A client belongs to the process that created it. In the child of a fork, each call fails at once with
+//! [`ErrorKind::Forked`], and permits are lost ([`Lost::Forked`]), while the parent keeps them: create a client in the
+//! child. All sockets are closed when a process runs another program (`exec`); a child that does not keeps copies of
+//! them. **What plain connections hold** ([`PlainClient`]) is still released when the parent drops the connection. But
+//! if the parent ends without dropping it, by a signal or [`std::process::exit`], the server releases it only when the
+//! child has ended too. Permits of a [`Client`] end with their lease.
 //!
 //! # Recipes
 //!
@@ -84,17 +85,17 @@
 //! |---|---|---|
 //! | servers | signalbox | all servers of yrmcds' counter and semaphore protocols |
 //! | resources belong to | a leased session, which survives disconnects | the connection, which releases them |
-//! | waiting | in a fair queue | none |
+//! | waiting | in a fair queue | no |
 //! | names | of both kinds, over either port | of the port's kind |
 //! | returns | [`Permit`] | [`PlainPermit`] |
 //!
 //! [`blocking`] has the leased client for programs without an async runtime. [`Direct`] has the administrative
 //! operations: it lists holders and waiters, watches names, revokes grants, and declares semaphores whose capacity an
-//! administrator sets. [`sysv`] has System V semaphore sets, which programs share that call `semop`.
+//! administrator sets. [`sysv`] has System V semaphore sets, which are shared with programs that call `semop`.
 
 #![warn(clippy::unwrap_used)]
 
-/// The text of a short example, for `#[doc]`: these lines, in a function with these arguments.
+/// Makes the text of a short example for `#[doc]`: these lines, in a function with these arguments.
 macro_rules! example {
     ($arguments:literal, $($line:literal),+ $(,)?) => {
         concat!(
@@ -113,10 +114,10 @@ macro_rules! example {
 mod address;
 pub mod blocking;
 mod connection;
+mod creator;
 mod direct;
 mod error;
 mod lease;
-mod maker;
 mod plain;
 #[doc(hidden)] // For the command line.
 pub mod race;
@@ -177,8 +178,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resources(pub u32);
 
-/// The most resources that may be in use: of a counter, for one Acquire; of a semaphore, the capacity with which
-/// Acquire creates it (`counter.md` and `semaphore.md`, "Acquire").
+/// The maximum of a counter for one Acquire, or the capacity of a semaphore that Acquire creates (`counter.md` and
+/// `semaphore.md`, "Acquire").
 ///
 /// ```
 /// use signalbox_client::Maximum;
@@ -208,7 +209,7 @@ pub fn checked(name: &[u8]) -> Result<&[u8], Error> {
     }
 }
 
-/// The response, if its status is success; else the error.
+/// Returns the response if its status is success, or the error.
 fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),

@@ -4,8 +4,8 @@
 //! uses counters or semaphores. Requests are pipelined, and responses are matched by their opaque.
 //!
 //! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
-//! its last [`PlainClient`], [`PlainPermit`] and [`Series`] is dropped, the server stops, or this process ends (with its forks:
-//! see [the crate](crate#forks)).
+//! its last [`PlainClient`], [`PlainPermit`] or [`Series`] is dropped, the server stops, or this process and its forks
+//! end (see [the crate](crate#forks)).
 
 use std::io;
 use std::sync::Arc;
@@ -47,19 +47,19 @@ pub struct PlainClient {
 
 impl PlainClient {
     /// Connects within [`CONNECT_TIMEOUT`]. The default port is that of the counters; [`Address::or_port`] sets
-    /// another default. If the host is a name, connects to the first of its addresses at which a server answers.
+    /// another default. If the host has several IP addresses, connects to the first one at which a server answers.
     ///
     /// The failure of the server's host is detected within about 30 s.
     ///
     /// # Errors
-    /// [`ConnectError`], with the reason of the last address that was tried and that has failed.
+    /// [`ConnectError`], the error of the last address that failed.
     ///
     #[doc = example!("", r#"let semaphores = PlainClient::connect(&"lock.example.org:11216".parse()?).await?;"#)]
     pub async fn connect(address: &Address) -> Result<Self, ConnectError> {
         Self::connect_within(address, CONNECT_TIMEOUT).await
     }
 
-    /// As [`PlainClient::connect`], within `limit`.
+    /// Connects like [`PlainClient::connect`], but within `limit`.
     ///
     #[doc = example!(
         "",
@@ -72,7 +72,8 @@ impl PlainClient {
         socket::first_of(address, limit, open).await
     }
 
-    /// Uses a connection to an address. If that may be one of several of a name, asks whether a server answers, whatever that is.
+    /// Uses a connection to an address. If that is one of several IP addresses of a host, first sends Noop and waits
+    /// for any answer.
     async fn open(
         stream: TcpStream,
         address: Address,
@@ -89,7 +90,7 @@ impl PlainClient {
         }
     }
 
-    /// Uses a stream that is connected already: another transport, or a simulated network.
+    /// Uses a connected stream: that of another transport, or of a simulated network.
     ///
     #[doc = example!(
         "",
@@ -111,9 +112,9 @@ impl PlainClient {
         Ok(())
     }
 
-    /// Introduces this client with a label for lists of holders, and returns the server's version, features and limits,
-    /// and which namespace the port serves (`docs/protocol.md`, "Hello"). `None`: the server has only the plain
-    /// operations. A token decides what this connection may do from now on.
+    /// Sends Hello with a label for lists of holders, and returns the server's version, features and limits, and the
+    /// namespace of the port (`docs/protocol.md`, "Hello"). `None`: the server has only the plain operations. A token
+    /// decides what this connection may do from now on.
     ///
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token;
@@ -139,8 +140,8 @@ impl PlainClient {
         }
     }
 
-    /// The resources of a counter that are in use, or the resources of a semaphore that are available (`counter.md` and
-    /// `semaphore.md`, "Get").
+    /// Returns the resources of a counter that are in use, or the resources of a semaphore that are available
+    /// (`counter.md` and `semaphore.md`, "Get").
     ///
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the name does not exist.
@@ -180,11 +181,11 @@ impl PlainClient {
         .await
     }
 
-    /// Acquires resources as [`Self::acquire`], and releases them when the permit is dropped. If the future is dropped,
-    /// nothing stays acquired.
+    /// Acquires resources like [`Self::acquire`], and releases them when the permit is dropped. If the future is
+    /// dropped, nothing stays acquired.
     ///
     /// # Errors
-    /// As [`Self::acquire`].
+    /// The errors of [`Self::acquire`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -203,7 +204,7 @@ impl PlainClient {
         resources: Resources,
         maximum: Maximum,
     ) -> Result<PlainPermit, Error> {
-        self.connection.check_maker()?;
+        self.connection.check_creator()?;
         let (client, name) = (self.clone(), name.to_vec());
         // In a separate task: if the caller is gone, the task drops the permit, which releases it.
         let (reply, permit) = oneshot::channel();
@@ -226,14 +227,14 @@ impl PlainClient {
     ///
     #[doc = example!("client: PlainClient", r#"client.release(b"tenant/7", Resources(2)).await?;"#)]
     pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
-        requesting(|| released(name, resources), async {
+        requesting(|| describe_release(name, resources), async {
             let request = Request::Release { name: checked(name)?, resources: resources.0 };
             self.connection.ask_for_success(request).await.map(drop)
         })
         .await
     }
 
-    /// The statistics of the server, in the server's order (`counter.md`, "Stats").
+    /// Returns the statistics of the server, in the server's order (`counter.md`, "Stats").
     ///
     /// ```no_run
     /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
@@ -262,7 +263,7 @@ impl PlainClient {
         Series::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
-    /// Resolves when the connection has ended, which releases all that it held.
+    /// Waits until the connection has ended, which releases all that it held, and returns why.
     ///
     #[doc = example!("client: PlainClient", r#"println!("everything was released: {}", client.closed().await);"#)]
     pub async fn closed(&self) -> Disconnect {
@@ -270,7 +271,7 @@ impl PlainClient {
     }
 
     /// Queues a release before it returns; the future waits for the answer. If the connection has ended, its resources
-    /// are released already.
+    /// are already released.
     pub(super) fn release_now(
         &self,
         name: &[u8],
@@ -280,13 +281,13 @@ impl PlainClient {
         let (connection, name) = (Arc::clone(&self.connection), name.to_vec());
         async move {
             let answered = async { connection.success(answer?).await.map(drop) };
-            requesting(|| released(&name, resources), answered).await
+            requesting(|| describe_release(&name, resources), answered).await
         }
     }
 }
 
-/// A release, for an error.
-fn released(name: &[u8], resources: Resources) -> String {
+/// Describes a release, for an error.
+fn describe_release(name: &[u8], resources: Resources) -> String {
     format!("release {resources} of {}", Quoted(name))
 }
 
@@ -311,12 +312,12 @@ pub struct PlainPermit {
     client: PlainClient,
     name: Vec<u8>,
     resources: Resources,
-    /// The release was sent.
+    /// Whether the release was sent.
     released: bool,
 }
 
 impl PlainPermit {
-    /// The number of resources that were acquired.
+    /// Returns the number of resources that were acquired.
     ///
     #[doc = example!("permit: PlainPermit", r#"println!("{} held", permit.resources());"#)]
     pub fn resources(&self) -> Resources {
@@ -326,7 +327,8 @@ impl PlainPermit {
     /// Releases the resources and waits for the answer (`counter.md` and `semaphore.md`, "Release").
     ///
     /// # Errors
-    /// [`ErrorKind::ConnectionLost`](super::ErrorKind::ConnectionLost) if the connection ended: the resources are released then, too.
+    /// [`ErrorKind::ConnectionLost`](super::ErrorKind::ConnectionLost) if the connection ended, which also releases the
+    /// resources.
     ///
     #[doc = example!("permit: PlainPermit", "permit.release().await?;")]
     pub async fn release(mut self) -> Result<(), Error> {
@@ -334,8 +336,8 @@ impl PlainPermit {
         self.client.release_now(&self.name, self.resources).await
     }
 
-    /// Resolves when the connection has ended, and the resources with it. The failure of the server's host is detected
-    /// within about 30 s; the end of a lease is known to the millisecond ([`Client`](super::Client)).
+    /// Waits until the connection has ended, which releases the resources, and returns why. The failure of the server's
+    /// host is detected within about 30 s; the end of a lease is known to the millisecond ([`Client`](super::Client)).
     ///
     #[doc = example!("permit: PlainPermit", r#"eprintln!("{}", permit.lost().await);"#)]
     pub async fn lost(&self) -> Disconnect {

@@ -1,11 +1,10 @@
-//! Several addresses, of which some may not answer: the first one that does is used. A name that has several addresses is as
-//! good as these: once it is resolved, they take its place.
+//! Finds the first of several addresses that answers. A host name is first resolved and replaced by its IP addresses.
 //!
-//! They are tried in their order, and the next one as soon as one has failed. A machine that has vanished does not even refuse a
-//! connection, and a frozen server accepts it and stays silent, so the next address is also tried, beside those before it, when
-//! the last one takes long. A server that has accepted is given more time: a relay of a cluster in which no node leads is silent,
-//! and is worth waiting for. While an address is silent, those that have failed are tried again: one of them may be the next to
-//! lead.
+//! The addresses are tried in their order, the next one as soon as one has failed. A machine that has vanished does not
+//! even refuse a connection, and a frozen server accepts it and stays silent. So the next address is also tried,
+//! concurrently, when the last one takes long. A server that has accepted the connection is given more time: in a
+//! cluster in which no node leads, a relay is silent, but worth waiting for. While an address is silent, those that
+//! have failed are tried again, since one of their nodes may be the next leader.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,7 +22,7 @@ use crate::Address;
 /// How long an address may take to accept a connection before the next one is tried as well.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long it may take to answer after that.
+/// How long the address may then take to answer before the next one is tried as well.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause before an address that has failed is tried again.
@@ -33,26 +32,27 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)] // For the command line.
 pub enum Limit {
-    /// Each of them.
+    /// Each of them this long.
     Each(Duration),
-    /// All of them end at this moment. No address takes the time that the others need.
+    /// All of them until this moment, which leaves each address a part of the time.
     Until(Instant),
 }
 
-/// The reason for which an attempt has failed.
+/// The reason why an attempt failed.
 #[doc(hidden)] // For the command line.
 pub trait Reason {
-    /// Whether a server is there, and refuses this client or is not trusted. This says more than that no server is there.
+    /// Returns whether a server is reachable, but refuses this client or is not trusted. Such a reason is preferred to
+    /// that of an unreachable server.
     fn is_of_server(&self) -> bool;
 }
 
-/// The address that has answered.
+/// The first answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)] // For the command line.
 pub struct First<T> {
-    /// One of those that were given, or to which one of them was resolved.
+    /// The address that has answered: one that was given, or that one was resolved to.
     pub address: Address,
-    /// What it has answered.
+    /// Its answer.
     pub answer: T,
     /// The other addresses.
     pub others: Vec<Address>,
@@ -66,7 +66,7 @@ impl Limit {
         }
     }
 
-    /// How long the next of this number of addresses may have to wait.
+    /// Returns how long to wait before the next address is tried as well. `addresses` is the number of all known ones.
     fn patience(self, usual: Duration, addresses: usize, began: Instant) -> Duration {
         match self {
             Self::Each(_) => usual,
@@ -75,17 +75,17 @@ impl Limit {
     }
 }
 
-/// A part of an attempt.
+/// A future that is one part of an attempt.
 #[doc(hidden)] // For the command line.
 pub type Stage<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Says that a server has accepted a connection, which is not ready yet or has not answered.
+/// A flag by which an attempt reports progress.
 #[derive(Clone, Debug, Default)]
 #[doc(hidden)] // For the command line.
 pub struct Accepted(Arc<AtomicBool>);
 
 impl Accepted {
-    /// Notes that the address has accepted the connection, and later that the connection is ready.
+    /// Notes that the server has accepted the connection or, later, that the connection is ready for requests.
     #[doc(hidden)] // For the command line.
     pub fn note(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Accepted {
 #[derive(PartialEq)]
 struct Target {
     address: Address,
-    /// Otherwise, it may stand for several.
+    /// Otherwise, its host may have several IP addresses.
     is_resolved: bool,
 }
 
@@ -111,20 +111,21 @@ struct Attempt<T, E> {
     outcome: Stage<Event<T>, E>,
 }
 
-/// What has happened in an attempt that has not failed.
+/// An event in an attempt that has not failed.
 enum Event<T> {
-    /// The addresses that the host has.
+    /// The IP addresses of the host.
     Resolved(Vec<Address>),
-    /// The server has come a step further.
+    /// The server has accepted the connection, or the connection is ready.
     Accepted,
     Answered(T),
 }
 
-/// Resolves each address, and asks at each address that it has, until one answers: `ask` connects there and notes how far it has
-/// come. An attempt fails with `late` when it has taken too long. Those that are not needed are dropped.
+/// Resolves each address and calls `ask` for each result, until one answers. `ask` connects to the address, and notes
+/// its progress in [`Accepted`]. An attempt that takes too long fails with `late`. After the first answer, the other
+/// attempts are dropped.
 ///
 /// # Errors
-/// Once all addresses were tried and none is awaited: the last failure that a server is the reason of, else the last one.
+/// The last failure for which [`Reason::is_of_server`] is true, else the last failure, when all addresses have failed.
 ///
 /// # Panics
 /// Without an address.
@@ -182,7 +183,7 @@ where
             Ok(Event::Resolved(resolved)) => {
                 let name = attempts.remove(position).target.address;
                 debug!(%name, ?resolved, "resolved");
-                // They are tried next, except those that are known already.
+                // They are tried next, except those that are already known.
                 for address in resolved.into_iter().rev() {
                     let target = Target { address, is_resolved: true };
                     let tried = attempts.iter().map(|attempt| &attempt.target);
@@ -202,7 +203,7 @@ where
                 if failure.is_of_server() || reason.as_ref().is_none_or(|reason| !reason.is_of_server()) {
                     reason = Some(failure);
                 }
-                // It may be tried again. A name that could not be resolved is still one.
+                // It may be tried again. A host that could not be resolved is then resolved again.
                 failed.push_back(attempts.remove(position).target);
                 if untried.is_empty() && attempts.is_empty() {
                     return Err(reason.expect("an attempt has failed"));

@@ -1,4 +1,4 @@
-//! Values from files that are read again for each use, because files are replaced while a client runs.
+//! Values from files that are read again for each use, because files may be replaced while a client runs.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,16 +9,16 @@ use tracing::warn;
 /// Reads a value from its files. The error is a text for the user.
 type Read<T> = dyn Fn() -> Result<T, String> + Send + Sync;
 
-/// A value from files.
+/// A value and the files that it is read from.
 pub(super) struct Reread<T> {
-    /// `None`: a file can be read only once, such as a pipe.
+    /// `None`: one of the files, such as a pipe, can be read only once.
     read: Option<Box<Read<T>>>,
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
     last: T,
-    /// Why the last reading failed, which was logged; `None`: it succeeded.
+    /// Why the last read failed, which was logged; `None`: it succeeded.
     problem: Option<String>,
 }
 
@@ -38,17 +38,18 @@ impl<T: Clone + Send + 'static> Reread<T> {
         Ok(Arc::new(Self { read: may_be_read_again.then_some(read), state }))
     }
 
-    /// The value that was read last.
+    /// Returns the value that was read last.
     pub(super) fn last(&self) -> T {
         self.state().last.clone()
     }
 
-    /// Reads the files again. If that fails, the last value stays in use, and each new reason is logged as a warning.
+    /// Reads the files again, and returns the value. If that fails, returns the last value, and logs each new reason as
+    /// a warning.
     pub(super) async fn latest(self: &Arc<Self>) -> T {
         let this = Arc::clone(self);
         // A file system that does not answer must not delay the renewal of leases.
         let read = tokio::task::spawn_blocking(move || this.read_again()).await;
-        // The runtime is being shut down.
+        // Without a result, the runtime is being shut down.
         read.unwrap_or_else(|_| self.last())
     }
 

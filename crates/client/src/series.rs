@@ -1,4 +1,4 @@
-//! Operations with a series of responses: the names of a Dump, the holders or waiters of a name, the events of a Watch.
+//! Operations with a series of responses, such as the names of a Dump, the holders of a name, or the events of a Watch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::connection::{Connection, Outgoing};
 use super::{Error, success};
 use signalbox_protocol::{BodyError, ResponseFrame};
 
-/// A series of responses to one request. It ends with the last entry or with an error; that of
+/// A series of responses to one request. It ends after the last entry or with an error; that of
 /// [`Direct::watch`](super::Direct::watch) only ends with an error.
 ///
-/// The reader sets the pace: apart from a few entries, the server keeps what was not read (backpressure). A series that
-/// is neither read nor dropped therefore blocks all other requests of the connection. Read it, drop it, or use a
+/// The reader sets the pace: the client buffers a few entries, and the server keeps the rest (backpressure). A series
+/// that is neither read nor dropped therefore blocks all other requests of the connection. Read it, drop it, or use a
 /// separate connection. A task that awaits another request of the same connection between two entries can deadlock.
 ///
 /// A series can be dropped at any time: the rest is received and discarded.
@@ -33,11 +33,11 @@ use signalbox_protocol::{BodyError, ResponseFrame};
 pub struct Series<T> {
     frames: mpsc::Receiver<ResponseFrame>,
     read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
-    /// What the series is about, for errors.
+    /// What was requested, for errors.
     requested: Option<Arc<str>>,
-    /// Keeps the connection open while the series is read, and has the reason if it ends.
+    /// Keeps the connection open while the series is read, and knows why it has ended.
     connection: Arc<Connection>,
-    /// The last entry or an error was returned.
+    /// Whether the last entry or an error was returned.
     ended: bool,
 }
 
@@ -60,7 +60,7 @@ impl<T> Series<T> {
         Ok(Self { frames, read, requested, connection: Arc::clone(connection), ended: false })
     }
 
-    /// The next entry; `None` after the last one and after an error.
+    /// Returns the next entry; `None` after the last one and after an error.
     ///
     /// Cancel safe: dropping the future loses no entry.
     ///
@@ -81,7 +81,7 @@ impl<T> Series<T> {
         if self.ended {
             return None;
         }
-        if let Err(forked) = self.connection.check_maker() {
+        if let Err(forked) = self.connection.check_creator() {
             return Some(Err(failed(forked.into(), self.requested.as_ref())));
         }
         let entry = match self.frames.recv().await {
@@ -90,16 +90,16 @@ impl<T> Series<T> {
         };
         self.ended = !matches!(entry, Ok(Some(_)));
         if self.ended {
-            // More entries may follow one that is malformed. They are discarded.
+            // Entries that follow a malformed one are discarded.
             self.frames.close();
         }
         entry.map_err(|error| failed(error, self.requested.as_ref())).transpose()
     }
 
-    /// All entries that are left, in memory.
+    /// Collects all remaining entries in memory.
     ///
     /// # Errors
-    /// As for [`Self::next`].
+    /// The errors of [`Self::next`].
     ///
     #[doc = example!(
         "client: PlainClient",
@@ -115,10 +115,10 @@ impl<T> Series<T> {
     }
 }
 
-/// The error of a series.
+/// Adds what was requested to an error.
 fn failed(error: Error, requested: Option<&Arc<str>>) -> Error {
     match requested {
-        Some(requested) => error.of(Arc::clone(requested)),
+        Some(requested) => error.with_request(Arc::clone(requested)),
         None => error,
     }
 }

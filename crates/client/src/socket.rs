@@ -23,7 +23,7 @@ const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// The addresses of the host, each once and at least one.
+/// Resolves the host of an address. Returns an address for each IP address of it, at least one.
 pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectError> {
     if address.exact().is_some() {
         return Ok(vec![address]);
@@ -32,7 +32,7 @@ pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectErr
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
     let (host, port) = (address.host().to_owned(), address.port().unwrap_or(COUNTER_PORT));
     let (sender, found) = oneshot::channel();
-    // The runtime panics if the system allows no further thread.
+    // Not `spawn_blocking`, which panics if the system allows no further thread.
     let resolver = thread::Builder::new().name("signalbox-resolver".to_owned());
     let resolve = move || sender.send((host, port).to_socket_addrs());
     resolver.spawn(resolve).map_err(unresolved)?;
@@ -49,13 +49,12 @@ pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectErr
     Ok(all.into_iter().map(|found| address.clone().resolved_to(found)).collect())
 }
 
-/// Connects to the first of the host's addresses that accepts, within `limit` for all of them.
+/// Connects to the first IP address of the host that accepts, within `limit` for all of them.
 pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
     first_of(address, limit, |stream, _| ready(Ok(stream))).await
 }
 
-/// Connects to the first of the host's addresses that accepts and then answers what is asked there, within `limit` for all of
-/// them.
+/// Connects to the IP addresses of the host until one accepts and `ask` succeeds there, within `limit` for all of them.
 pub(super) async fn first_of<T, A>(
     address: &Address,
     limit: Duration,
@@ -81,7 +80,7 @@ where
 
 /// Connects to one of the addresses that [`resolve`] returns.
 async fn connect_to(address: &Address) -> Result<TcpStream, ConnectError> {
-    let exact = address.exact().expect("it is resolved");
+    let exact = address.exact().expect("the address is resolved");
     open(exact).await.map_err(|source| ConnectError::Refused { address: exact, source: Arc::new(source) })
 }
 
@@ -101,7 +100,7 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The address of the server that a connection without TLS leads to, if it is on another machine.
+/// Returns the address of the server at the end of a connection without TLS, if it is on another machine.
 pub(super) fn in_clear(stream: &TcpStream) -> Option<SocketAddr> {
     stream.peer_addr().ok().filter(|peer| !peer.ip().to_canonical().is_loopback())
 }

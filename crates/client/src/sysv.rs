@@ -1,8 +1,8 @@
 //! System V semaphore sets: listings, and the calls of a process (`docs/protocol.md`, "System V semaphores").
 //!
-//! Programs that call `semop` reach these sets without changes, through `libsignalbox_sysv.so`. This module is for
-//! programs that show, repair or remove sets, and for those that share one with such programs. For anything else, permits
-//! are better: they are fair, and survive disconnects.
+//! Programs that call `semop` use these sets without changes, through `libsignalbox_sysv.so`. This module is for
+//! programs that show, repair or remove sets, and for those that share a set with programs that call `semop`. For
+//! anything else, permits are better: they are fair, and survive disconnects.
 //!
 //! ```no_run
 //! # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -36,7 +36,7 @@ pub use signalbox_model::sysv::{
     SetId, SetStat, UserRole,
 };
 
-/// Semaphores whose state is read at once.
+/// The number of semaphores whose state is read concurrently.
 const READ_AT_ONCE: usize = 64;
 
 /// The identity of a process, as the process states it. The server does not verify it.
@@ -48,13 +48,13 @@ const READ_AT_ONCE: usize = 64;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// The number of the process on its machine, which [`Semaphore::pid`] reports.
+    /// The process id on its machine, which [`Semaphore::pid`] reports.
     pub pid: u32,
     /// The user and the group that calls are checked against.
     pub caller: Caller,
-    /// Further groups; those beyond 1024 are left out.
+    /// Supplementary groups; those beyond 1024 are left out.
     pub groups: &'a [u32],
-    /// What listings call the process; what exceeds 255 bytes is left out.
+    /// The label of the process in listings. It is truncated to 255 bytes.
     pub label: &'a [u8],
 }
 
@@ -72,22 +72,22 @@ pub struct Identity<'a> {
 pub struct Semaphore {
     /// The value (GETVAL).
     pub value: u16,
-    /// The process that changed it last (GETPID); 0: none.
+    /// The process that changed the semaphore last (GETPID); 0: none.
     pub pid: u32,
-    /// The calls that wait until the value grows (GETNCNT).
+    /// The number of calls that wait until the value grows (GETNCNT).
     pub waiting_for_growth: u32,
-    /// The calls that wait until the value is 0 (GETZCNT).
+    /// The number of calls that wait until the value is 0 (GETZCNT).
     pub waiting_for_zero: u32,
 }
 
 /// A process on the server, which makes calls on semaphore sets. [`Direct::open_process`] opens one.
 ///
-/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends with its connection, which is closed when this process,
-/// all clones of its [`Direct`] and all of their series are dropped. If the connection is lost in another way, the process
-/// ends after the server's `session.default_ttl`.
+/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends with its connection, which is closed when this
+/// value, all clones of its [`Direct`] and all of their series are dropped. If the connection is lost in another way,
+/// the process ends after the server's `session.default_ttl`.
 ///
-/// Each method is one request. Sets are identified by their ids. If a call fails, [`Error::errno`] says why; other errors
-/// are those of [`Direct`].
+/// Sets are identified by their ids. If a call fails, [`Error::errno`] returns the reason; other errors are those of
+/// [`Direct`].
 ///
 #[doc = example!("process: sysv::Process", "let (set, semaphores) = process.find(0x2a).await?;")]
 #[derive(Clone, Debug)]
@@ -121,13 +121,13 @@ impl Direct {
     ///
     #[doc = example!("direct: Direct, set: sysv::SetId", "let mut users = direct.set_users(set).await?;")]
     pub async fn set_users(&self, set: SetId) -> Result<Series<ListedUser>, Error> {
-        let requested = of_set("list the users of", set);
+        let requested = about_set("list the users of", set);
         let request = SysvRequest::ListUsers { set };
         Series::ask(self.connection(), request, ResponseFrame::listed_user, Some(requested)).await
     }
 
-    /// Opens a process, which makes calls over this connection (`docs/protocol.md`, "OpenProcess"). A connection has one
-    /// process: the one that was opened last.
+    /// Opens a process, which makes calls over this connection (`docs/protocol.md`, "OpenProcess"). A connection has
+    /// one process, the one that was opened last.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
@@ -149,16 +149,16 @@ impl Direct {
 }
 
 impl Process {
-    /// Finds the set with a key: `semget` without flags. Returns its id, and how many semaphores it has. Fails with
-    /// [`Errno::NoEnt`] if there is none.
+    /// Finds the set with a key: `semget` without flags. Returns its id and its number of semaphores. Fails with
+    /// [`Errno::NoEnt`] if there is no such set.
     ///
     #[doc = example!("process: sysv::Process", "let (set, semaphores) = process.find(0x2a).await?;")]
     pub async fn find(&self, key: i32) -> Result<(SetId, u32), Error> {
         self.get("find", key, 0, 0).await
     }
 
-    /// Creates a set: `semget` with IPC_CREAT and IPC_EXCL. The key 0 makes a set without a key. All values are 0. Returns
-    /// the id. Fails with [`Errno::Exist`] if the key has a set.
+    /// Creates a set whose values are all 0, and returns its id: `semget` with IPC_CREAT and IPC_EXCL. The key 0
+    /// creates a set without a key. Fails with [`Errno::Exist`] if a set has the key.
     ///
     #[doc = example!("process: sysv::Process", "let set = process.create(0x2a, 3, 0o600).await?;")]
     pub async fn create(&self, key: i32, semaphores: u32, mode: u32) -> Result<SetId, Error> {
@@ -180,7 +180,7 @@ impl Process {
         requesting(requested, async {
             let request =
                 SysvRequest::SemGet { ids: self.direct.next_ids(), caller: self.caller, key, count, flags };
-            called(self.connection().ask_for_success(request).await?.call_set())
+            call_result(self.connection().ask_for_success(request).await?.call_set())
         })
         .await
     }
@@ -205,7 +205,7 @@ impl Process {
         operations: &[Operation],
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
-        requesting(|| of_set("operate on", set), async {
+        requesting(|| about_set("operate on", set), async {
             let wait_ms = timeout.map_or(WAIT_FOREVER_MS, |timeout| {
                 Milliseconds::saturating_from(timeout).0.min(WAIT_FOREVER_MS - 1)
             });
@@ -217,12 +217,12 @@ impl Process {
             let mut waiting = WaitingCall { connection: self.connection(), opaque: Some(opaque) };
             let answer = self.connection().success(answer).await;
             waiting.opaque = None;
-            called(answer?.call_done())
+            call_result(answer?.call_done())
         })
         .await
     }
 
-    /// The owner, the mode and the times of a set: IPC_STAT.
+    /// Returns the owner, the mode and the times of a set: IPC_STAT.
     ///
     #[doc = example!(
         "process: sysv::Process, set: sysv::SetId",
@@ -232,15 +232,15 @@ impl Process {
         self.control("read", set, SetCommand::Stat, ResponseFrame::call_stat).await
     }
 
-    /// The values of all semaphores of a set at one time: GETALL.
+    /// Returns the values of all semaphores of a set at one moment: GETALL.
     ///
     #[doc = example!("process: sysv::Process, set: sysv::SetId", r#"println!("{:?}", process.values(set).await?);"#)]
     pub async fn values(&self, set: SetId) -> Result<Vec<u16>, Error> {
         self.control("read", set, SetCommand::GetAll, ResponseFrame::call_values).await
     }
 
-    /// The states of all semaphores of a set. The values are of one time; the rest is read after them, one semaphore after
-    /// the other.
+    /// Returns the states of all semaphores of a set. The values are those of one moment; the rest is read after them,
+    /// one semaphore after another.
     ///
     #[doc = example!(
         "process: sysv::Process, set: sysv::SetId",
@@ -248,18 +248,18 @@ impl Process {
     )]
     pub async fn semaphores(&self, set: SetId) -> Result<Vec<Semaphore>, Error> {
         let values = self.values(set).await?;
-        requesting(|| of_set("read", set), async {
+        requesting(|| about_set("read", set), async {
             let mut semaphores = Vec::with_capacity(values.len());
             for values in values.chunks(READ_AT_ONCE) {
-                self.read_further(set, values, &mut semaphores).await?;
+                self.read_remaining_state(set, values, &mut semaphores).await?;
             }
             Ok(semaphores)
         })
         .await
     }
 
-    /// Adds semaphores with these values, whose further state is read.
-    async fn read_further(
+    /// Reads the remaining state of semaphores with these values, and adds them to `semaphores`.
+    async fn read_remaining_state(
         &self,
         set: SetId,
         values: &[u16],
@@ -277,7 +277,7 @@ impl Process {
         for value in values {
             let mut numbers = [0; 3];
             for (number, answer) in numbers.iter_mut().zip(&mut answers) {
-                *number = called(self.connection().success(answer).await?.call_number())?;
+                *number = call_result(self.connection().success(answer).await?.call_number())?;
             }
             let [pid, waiting_for_growth, waiting_for_zero] = numbers;
             semaphores.push(Semaphore { value: *value, pid, waiting_for_growth, waiting_for_zero });
@@ -285,7 +285,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sets the value of a semaphore: SETVAL. Clears the adjustments that processes have of it.
+    /// Sets the value of a semaphore: SETVAL. Clears the adjustments of it that processes have.
     ///
     #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_value(set, 0, 1).await?;")]
     pub async fn set_value(&self, set: SetId, number: u32, value: u16) -> Result<(), Error> {
@@ -293,13 +293,13 @@ impl Process {
         self.control("change", set, command, ResponseFrame::call_done).await
     }
 
-    /// Sets the values of all semaphores: SETALL. Clears the adjustments that processes have of them.
+    /// Sets the values of all semaphores: SETALL. Clears the adjustments of them that processes have.
     ///
     #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_values(set, &[1, 0, 0]).await?;")]
     pub async fn set_values(&self, set: SetId, values: &[u16]) -> Result<(), Error> {
         // More do not fit on the wire, and no set has them.
         if values.len() > u16::MAX.into() {
-            return Err(Error::from(Errno::Inval).of(of_set("change", set)));
+            return Err(Error::from(Errno::Inval).with_request(about_set("change", set)));
         }
         self.control("change", set, SetCommand::SetAll(values.into()), ResponseFrame::call_done).await
     }
@@ -333,8 +333,8 @@ impl Process {
         command: SetCommand,
         read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
     ) -> Result<T, Error> {
-        requesting(|| of_set(operation, set), async {
-            called(read(&self.connection().ask_for_success(self.command(set, command)).await?))
+        requesting(|| about_set(operation, set), async {
+            call_result(read(&self.connection().ask_for_success(self.command(set, command)).await?))
         })
         .await
     }
@@ -348,28 +348,28 @@ impl Process {
     }
 }
 
-/// A call that may wait on the server, and is canceled if its caller is gone.
+/// A call that may wait on the server. It is canceled if the caller drops its future.
 struct WaitingCall<'a> {
     connection: &'a Connection,
-    /// `None`: it was answered, or never will be.
+    /// `None`: it was answered, or the connection has ended.
     opaque: Option<Opaque>,
 }
 
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         if let Some(opaque) = self.opaque.take() {
-            // Without a connection there is nothing to cancel. The answer is dropped.
+            // If this fails, the connection has ended, and there is nothing to cancel. The answer is not needed.
             drop(self.connection.ask_now(Extended::Cancel(WaitingRequest::Opaque(opaque))));
         }
     }
 }
 
-/// The result of a call, from a response.
-fn called<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
+/// Reads the result of a call from a response.
+fn call_result<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
     Ok(result?.map_err(ErrorKind::Errno)?)
 }
 
-/// A request about one set.
-fn of_set(operation: &str, set: SetId) -> String {
+/// Describes a request about one set, for an error.
+fn about_set(operation: &str, set: SetId) -> String {
     format!("{operation} semaphore set {set}")
 }

@@ -25,7 +25,7 @@ use super::{Address, Transport, socket};
 pub use signalbox_tls::FileError;
 use signalbox_tls::{VERSIONS, certificates, private_key, provider};
 
-/// What a client needs for TLS: files in PEM.
+/// The files that a client needs for TLS, in PEM.
 ///
 /// ```no_run
 /// use signalbox_client::TlsFiles;
@@ -37,13 +37,13 @@ use signalbox_tls::{VERSIONS, certificates, private_key, provider};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificates of the authorities that sign those of servers; `None`: those of the system.
+    /// The certificates of the authorities that sign the servers' certificates; `None`: the system's authorities.
     pub ca: Option<PathBuf>,
-    /// The certificate of this client, with those between it and its authority, and its key.
+    /// The certificate of this client, with the intermediate certificates, and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why the files of TLS cannot be used.
+/// Why the files for TLS cannot be used.
 ///
 /// ```no_run
 /// use signalbox_client::{Tls, TlsFiles, TlsFilesError};
@@ -73,7 +73,7 @@ pub enum TlsFilesError {
          ca-certificates"
     )]
     NoSystemCa {
-        /// Why.
+        /// The reason.
         problem: String,
     },
 }
@@ -97,8 +97,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files. They are read again for each connection, so that they can be replaced before they expire. If they
-    /// cannot be used then, what was read before stays in use, and the log has a warning (`tracing`). Pipes are read once.
+    /// Reads the files. They are read again for each connection, so that they can be replaced before they expire. If
+    /// they cannot be used then, the last ones stay in use, and the log has a warning (`tracing`). Pipes are read once.
     ///
     /// # Errors
     /// [`TlsFilesError`], which names the file and what is wrong with it.
@@ -111,14 +111,14 @@ impl Tls {
         Ok(Self { config: Reread::new(&paths, move || configuration(&same))? })
     }
 
-    /// A connection that does its I/O elsewhere, for the load of `bench`.
+    /// Returns the TLS state of a connection whose I/O the caller does, for `signalbox bench`.
     #[doc(hidden)] // For the command line.
     pub fn connection(&self, address: &Address) -> io::Result<rustls::ClientConnection> {
         let name = ServerName::try_from(address.host().to_owned()).map_err(io::Error::other)?;
         rustls::ClientConnection::new(self.config.last(), name).map_err(io::Error::other)
     }
 
-    async fn shake_hands(&self, stream: TcpStream, address: &Address) -> Result<TlsStream, ConnectError> {
+    async fn handshake(&self, stream: TcpStream, address: &Address) -> Result<TlsStream, ConnectError> {
         let name = ServerName::try_from(address.host().to_owned());
         let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
         match TlsConnector::from(self.config.latest().await).connect(name, stream).await {
@@ -147,7 +147,7 @@ fn configuration(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsFilesError> {
             builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?).map_err(unusable)?
         }
     };
-    // Each connection is verified, and a server of signalbox resumes none.
+    // Each connection is verified, and signalbox servers do not resume sessions.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
@@ -161,7 +161,7 @@ fn authorities(files: &TlsFiles) -> Result<RootCertStore, TlsFilesError> {
         return Ok(roots);
     }
     let system = rustls_native_certs::load_native_certs();
-    // A system may have some that are not understood.
+    // A system may have certificates that cannot be parsed.
     let (added, _) = roots.add_parsable_certificates(system.certs);
     if added == 0 {
         let problem = system.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string);
@@ -177,14 +177,14 @@ impl Transport for Tls {
         socket::resolve(address).await
     }
 
-    /// Of the addresses of the host, uses the first one with which the handshake succeeds.
+    /// Uses the first IP address of the host at which the handshake succeeds.
     async fn connect(&self, address: Address, limit: Duration) -> Result<TlsStream, ConnectError> {
         let tls = self.clone();
-        let shake_hands = move |stream, address: Address| {
+        let handshake = move |stream, address: Address| {
             let tls = tls.clone();
-            async move { tls.shake_hands(stream, &address).await }
+            async move { tls.handshake(stream, &address).await }
         };
-        socket::first_of(&address, limit, shake_hands).await
+        socket::first_of(&address, limit, handshake).await
     }
 
     async fn connect_in_steps(
@@ -196,7 +196,7 @@ impl Transport for Tls {
         let deadline = Instant::now() + limit;
         let stream = socket::connect(&address, limit).await?;
         accepted();
-        let handshake = timeout_at(deadline, self.shake_hands(stream, &address)).await;
+        let handshake = timeout_at(deadline, self.handshake(stream, &address)).await;
         handshake.unwrap_or_else(|_| Err(ConnectError::TimedOut { address: address.to_string(), limit }))
     }
 }
@@ -225,8 +225,8 @@ impl fmt::Debug for TlsStream {
 }
 
 impl TlsStream {
-    /// The server verifies the certificate of a client after its own part of the handshake, so a refusal comes instead
-    /// of the first answer.
+    /// Converts an error of TLS. The server verifies the certificate of the client after its own part of the handshake,
+    /// so a refusal arrives instead of the first answer.
     fn explained(&self, error: io::Error) -> io::Error {
         match rustls_error(&error) {
             Some(_) => io::Error::other(failed(&self.address, failure_of(&error))),
@@ -242,8 +242,8 @@ impl AsyncRead for TlsStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            // The end without close_notify. A server that stops has no time for one, and responses say themselves where
-            // they end, so it is an end like any other.
+            // The stream ended without close_notify, which a server that stops has no time to send. Truncation is
+            // detected all the same, since responses contain their length.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             read => read.map_err(|error| self.explained(error)),
         }
@@ -276,7 +276,7 @@ fn rustls_error(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What a failure of a handshake means.
+/// Classifies an error of TLS.
 fn failure_of(error: &io::Error) -> TlsFailure {
     let Some(problem) = rustls_error(error) else {
         return match error.kind() {
@@ -286,7 +286,7 @@ fn failure_of(error: &io::Error) -> TlsFailure {
     };
     match problem {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => TlsFailure::NotTls,
-        Error::InvalidCertificate(problem) => of_certificate(problem),
+        Error::InvalidCertificate(problem) => certificate_failure(problem),
         Error::AlertReceived(AlertDescription::CertificateRequired) => TlsFailure::CertificateRequired,
         Error::AlertReceived(
             alert @ (AlertDescription::UnknownCA
@@ -302,7 +302,7 @@ fn failure_of(error: &io::Error) -> TlsFailure {
     }
 }
 
-fn of_certificate(problem: &CertificateError) -> TlsFailure {
+fn certificate_failure(problem: &CertificateError) -> TlsFailure {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
     };

@@ -1,4 +1,4 @@
-//! The token that a client shows in Hello.
+//! The token that a client sends in Hello.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ use signalbox_protocol::Credentials;
 #[derive(Clone)]
 pub struct Token {
     secret: Arc<Secret>,
-    /// The file that it is from.
+    /// The file that it was read from.
     file: Option<Arc<Reread<Arc<Secret>>>>,
     may_be_read_by_others: bool,
 }
@@ -32,7 +32,7 @@ pub struct Token {
 /// The text of a token.
 struct Secret(Vec<u8>);
 
-/// The file of a token cannot be used.
+/// Why the file of a token cannot be used.
 #[derive(Debug, Error)]
 #[error("the token cannot be read from {}: {error}", path.display())]
 struct FileError {
@@ -55,7 +55,7 @@ impl Secret {
 }
 
 impl Token {
-    /// A token as `signalbox token create` printed it. Space around it is ignored.
+    /// Takes a token as `signalbox token create` printed it. White space around it is ignored.
     ///
     #[doc = example!("", r#"let token = std::env::var("SIGNALBOX_TOKEN").ok().map(|text| Token::new(&text));"#)]
     pub fn new(text: &str) -> Self {
@@ -63,12 +63,13 @@ impl Token {
         Self { secret, file: None, may_be_read_by_others: false }
     }
 
-    /// Reads a file that has nothing but a token. It is read again for each connection, and by a [`Client`](super::Client) after
-    /// the server has refused a request, so that it can be replaced while the program runs. If it cannot be used then, what was
-    /// read before stays in use, and the log has a warning (`tracing`). A pipe is read once.
+    /// Reads a file that has nothing but a token. It is read again for each connection, and by a
+    /// [`Client`](super::Client) after the server has refused a request, so that it can be replaced while the program
+    /// runs. If it cannot be used then, the last token stays in use, and the log has a warning (`tracing`). A pipe is
+    /// read once.
     ///
     /// # Errors
-    /// That of the operating system; of the kind `InvalidData` if the file has no text or too much.
+    /// The error of the operating system, or one of the kind `InvalidData` if the file is empty or too long.
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -89,7 +90,7 @@ impl Token {
         Ok(Self { secret: file.last(), file: Some(file), may_be_read_by_others: false })
     }
 
-    /// Reads the file of a token again, if there is one.
+    /// Returns the token after reading its file again, if it has one.
     pub(super) async fn latest(token: Option<&Self>) -> Option<Self> {
         let token = token?;
         let secret = match &token.file {
@@ -99,12 +100,12 @@ impl Token {
         Some(Self { secret, ..token.clone() })
     }
 
-    /// Whether the text is the same.
+    /// Returns whether the text of both tokens is the same.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.secret.0 == other.secret.0
     }
 
-    /// Allows the client to show the token also over connections without TLS to other machines, where others may read it. The
+    /// Allows the client to send the token to other machines even without TLS, where others may read it. The
     /// server accepts it there only with `access.tokens_over_plain`. Otherwise such a connection fails with
     /// [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
     ///
@@ -114,14 +115,18 @@ impl Token {
         Self { may_be_read_by_others: true, ..self }
     }
 
-    /// As it is sent.
+    /// Returns the token as Hello sends it.
     #[doc(hidden)] // For the command line.
     pub fn credentials(&self) -> Credentials<'_> {
         Credentials(&self.secret.0)
     }
 
-    /// Those of a token, if there is one, for a server that is reached without TLS at the address `in_clear`, if it is.
-    pub(super) fn of(
+    /// Returns the credentials for Hello, empty without a token. `in_clear` is the address of the server if others may
+    /// read what is sent to it.
+    ///
+    /// # Errors
+    /// [`ConnectError::TokenInClear`] if others may read the token, and [`Self::over_plain`] does not allow that.
+    pub(super) fn credentials_for(
         token: Option<&Self>,
         in_clear: Option<SocketAddr>,
     ) -> Result<Credentials<'_>, ConnectError> {
@@ -138,7 +143,7 @@ impl Token {
 impl Drop for Secret {
     fn drop(&mut self) {
         self.0.fill(0);
-        // So that the compiler does not leave it out.
+        // Keeps the compiler from removing the line above.
         std::hint::black_box(&self.0);
     }
 }
@@ -156,8 +161,9 @@ mod tests {
     #[test]
     fn a_token_is_sent_in_clear_only_if_that_is_allowed() {
         let (token, server) = (Token::new("sbx_secret"), SocketAddr::from(([192, 0, 2, 7], 11215)));
-        let shown =
-            |token: Option<&Token>, in_clear| Token::of(token, in_clear).map(|shown| shown.0.to_vec());
+        let shown = |token: Option<&Token>, in_clear| {
+            Token::credentials_for(token, in_clear).map(|shown| shown.0.to_vec())
+        };
         assert_eq!(shown(None, Some(server)).unwrap(), b"");
         assert_eq!(shown(Some(&token), None).unwrap(), b"sbx_secret");
         let refused = shown(Some(&token), Some(server)).unwrap_err();

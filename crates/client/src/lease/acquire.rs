@@ -1,4 +1,4 @@
-//! Requests for permits: their options, and the acquire itself.
+//! Requests for permits: the options and the acquire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::client::{Client, SessionHandle};
 use super::clock::Moment;
 use super::permit::Permit;
 use super::requests::{AcquireFailure, AcquireOutcome, Command};
-use super::settings::{Terms, cut_label};
+use super::settings::{Terms, truncated_label};
 use crate::error::{about, requesting};
 use crate::{Disconnect, Error, ErrorKind, Namespace, Status};
 
 impl Client {
-    /// A request for a limit: the declared semaphore of this name, or, if there is none, the counter, which requires
+    /// Begins a request for a limit: the declared semaphore of this name or, without one, the counter, which requires
     /// [`Acquire::maximum`].
     ///
     #[doc = example!("client: Client", r#"let permit = client.limit("deploys").acquire().await?;"#)]
@@ -42,8 +42,8 @@ impl Client {
         Counter { client: self, name: name.as_ref().to_vec() }
     }
 
-    /// Requests several names as one permit, all or none. Clients that acquire several names in this way do not
-    /// deadlock with each other, in whatever order they give the names.
+    /// Begins a request for several names as one permit, all or none. Clients that acquire several names in this way do
+    /// not deadlock with each other, in whatever order they give the names.
     ///
     #[doc = example!(
         "client: Client",
@@ -56,7 +56,7 @@ impl Client {
 }
 
 impl Acquire<'_> {
-    /// The maximum of a limit that is not declared ([`Claim::maximum`]).
+    /// Sets the maximum of a limit that is not declared ([`Claim::maximum`]).
     ///
     #[doc = example!("client: Client", r#"let permit = client.limit("tenant/7").maximum(8).acquire().await?;"#)]
     pub fn maximum(mut self, maximum: u32) -> Self {
@@ -76,8 +76,8 @@ pub struct Semaphore<'a> {
 }
 
 impl<'a> Semaphore<'a> {
-    /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
-    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
+    /// Sets the capacity that the semaphore gets if this request creates it. A semaphore that exists keeps its own
+    /// capacity, which [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
     #[doc = example!("client: Client", r#"let permit = client.semaphore("deploys").capacity(3).acquire().await?;"#)]
     pub fn capacity(self, capacity: u32) -> Acquire<'a> {
@@ -92,14 +92,15 @@ impl<'a> Semaphore<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
     }
 
-    /// How many resources of a semaphore that exists, declared or not, are available now: its capacity without what is in
-    /// use and the slots that are out of service; 0 while it is paused. The number may be outdated when it arrives, and
-    /// requests that wait in the queue come before a new one.
+    /// Returns how many resources of an existing semaphore, declared or not, are available: its capacity minus what is
+    /// in use and the slots that are out of service; 0 while it is paused. The number may be outdated when it arrives,
+    /// and requests that wait in the queue come before a new one.
     ///
     /// Each call opens a connection. A program that asks often uses [`Direct::inspect`](crate::Direct::inspect).
     ///
     /// # Errors
-    /// [`Status::NotFound`](crate::Status::NotFound) if the semaphore does not exist; else as [`Client::direct`].
+    /// [`Status::NotFound`](crate::Status::NotFound) if the semaphore does not exist, and the errors of
+    /// [`Client::direct`].
     ///
     #[doc = example!("client: Client", r#"println!("{} GPUs are free", client.semaphore("gpu").available().await?);"#)]
     pub async fn available(self) -> Result<u32, Error> {
@@ -122,7 +123,7 @@ pub struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    /// The maximum of the counter for this request: the request does not raise the consumption above it.
+    /// Sets the maximum of the counter for this request, above which the request does not raise the consumption.
     ///
     #[doc = example!("client: Client", r#"let permit = client.counter("tenant/7").maximum(8).acquire().await?;"#)]
     pub fn maximum(self, maximum: u32) -> Acquire<'a> {
@@ -175,8 +176,8 @@ pub enum Admission {
 #[derive(Debug)]
 #[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
 pub enum Flight {
-    /// This client does the work. It first checks again whether the result exists, and ends with [`Permit::release_done`];
-    /// dropping the permit passes the work to the next client.
+    /// This client does the work: it first checks again whether the result exists, and calls [`Permit::release_done`]
+    /// when the work is done. Dropping the permit passes the work to the next client.
     Held(Permit),
     /// Another client has done the work while the request waited. If its result is missing, try again.
     Done,
@@ -215,7 +216,7 @@ impl<'a> AcquireRequest<'a> {
         permit.map_err(|error| {
             let within =
                 timeout.filter(|_| waits).map(|timeout| format!(" within {} s", timeout.as_secs_f64()));
-            error.of(spec.requested("acquire") + &within.unwrap_or_default())
+            error.with_request(spec.requested("acquire") + &within.unwrap_or_default())
         })
     }
 
@@ -239,13 +240,13 @@ impl<'a> AcquireRequest<'a> {
     }
 }
 
-/// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is lost, and it
-/// queues again in another session. The time after which the acquire fails as unreachable counts from the call, or from when one of
-/// these sessions last had a stable connection.
+/// Acquires in one session after another: if a session ends while the acquire waits, its place in the queue is lost,
+/// and it queues again in another session. The time after which the acquire fails as unreachable is counted from the
+/// call, or from when one of these sessions last had a stable connection.
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let mut asked_at = client.now();
     loop {
-        client.check_maker()?;
+        client.check_creator()?;
         match PendingAcquire::run(client.session(terms), Arc::clone(spec), asked_at).await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
@@ -256,7 +257,7 @@ async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Res
     }
 }
 
-/// An acquire that waits for its outcome. A grant is never leaked: it becomes a permit, or it is released when this is dropped.
+/// An acquire that waits for its outcome. Its grant becomes a permit, or is released when this is dropped.
 #[derive(Debug)]
 struct PendingAcquire {
     session: Arc<SessionHandle>,
@@ -288,7 +289,7 @@ impl PendingAcquire {
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
         let Some(outcome) = &mut self.outcome else { return };
-        // Closing the channel first means that the driver either has sent the grant or finds the caller gone.
+        // The channel is closed first, so the driver has already sent the grant or finds that the caller is gone.
         outcome.close();
         if let Ok(Ok(grant)) = outcome.try_recv() {
             self.session.send(Command::Release { grant: grant.granted.grant, is_done: false, reply: None });
@@ -301,7 +302,7 @@ impl Drop for PendingAcquire {
 macro_rules! request_methods {
     ($type:ident, $make:literal) => {
         impl<'a> $type<'a> {
-            /// How long the request waits at most. Without a timeout, it waits as long as the server allows:
+            /// Limits how long the request waits. Without a timeout, it waits as long as the server allows:
             /// `session.max_wait`, 24 hours by default.
             ///
             /// ```no_run
@@ -332,11 +333,11 @@ macro_rules! request_methods {
                 self
             }
 
-            /// The label of this request and its permit in listings of holders and waiters, instead of the client's
-            /// ([`Builder::label`](crate::Builder::label)). It is cut after 255 bytes.
+            /// Sets the label of this request and its permit in listings of holders and waiters, instead of the
+            /// client's ([`Builder::label`](crate::Builder::label)). It is truncated to 255 bytes.
             ///
-            /// A label belongs to a session. Permits of a client with the same label and the same [`Self::ttl`] share a
-            /// session, which has a connection. It is opened for the first of them and closed after the last.
+            /// Permits of a client with the same label and the same [`Self::ttl`] share a session, which has a
+            /// connection of its own. The session is opened for the first of them and closed after the last.
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -346,13 +347,13 @@ macro_rules! request_methods {
             /// # }
             /// ```
             pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-                self.0.terms.label = cut_label(label.as_ref());
+                self.0.terms.label = truncated_label(label.as_ref());
                 self
             }
 
-            /// The time to live of this request's place in the queue and of its permit without a renewal, instead of
-            /// the client's ([`Builder::ttl`](crate::Builder::ttl)). The server has bounds. It belongs to a
-            /// session, as [`Self::label`] does.
+            /// Sets how long the server keeps this request's place in the queue and its permit without a renewal,
+            /// instead of the client's time to live ([`Builder::ttl`](crate::Builder::ttl)). The server limits it.
+            /// It belongs to a session: see [`Self::label`].
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -367,9 +368,9 @@ macro_rules! request_methods {
                 self
             }
 
-            /// Waits in the queue until the request is granted. It keeps its place during a disconnect that is shorter
-            /// than the lease, and over a restart of a server with a data directory. If the session is lost, for example
-            /// because a server without a data directory was restarted, the request queues again.
+            /// Acquires, and waits in the queue if necessary. The request keeps its place during a disconnect that is
+            /// shorter than the lease, and over a restart of a server with a data directory. If the session is lost,
+            /// for example because a server without a data directory was restarted, the request queues again.
             ///
             /// Dropping the future cancels the request. If the server grants it at that moment, the grant is released.
             ///
@@ -394,7 +395,7 @@ macro_rules! request_methods {
             ///
             /// # Errors
             /// [`Status::ResourceNotAvailable`](crate::Status::ResourceNotAvailable) if the resources are in
-            /// use or other requests wait for them; else as [`Self::acquire`].
+            /// use or other requests wait for them, and the errors of [`Self::acquire`].
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -413,9 +414,10 @@ macro_rules! request_methods {
                 self.0.acquire(false).await
             }
 
-            /// As [`Self::acquire`], in a single flight: of many clients that need the same result, one is granted the permit and
-            /// works, and those that wait are told when it is done ([`Permit::release_done`]). If the worker fails, the next
-            /// one works. The request is for one resource of one name with a maximum of 1, the default for a limit here.
+            /// Acquires in a single flight, and waits like [`Self::acquire`]: of many clients that need the same
+            /// result, one is granted the permit and does the work, and the waiting ones are informed when it is done
+            /// ([`Permit::release_done`]). If that client fails, the next one does the work. The request is for one
+            /// resource of one name with a maximum of 1, which is the default of a limit here.
             ///
             /// The work may be repeated after a failover, a restart or a lost lease: check for the result before the request,
             /// and again when the permit is held.
@@ -438,14 +440,15 @@ macro_rules! request_methods {
                 self.0.acquire_shared(true).await
             }
 
-            /// As [`Self::shared`], without waiting: for a client that works only if no other one does.
+            /// Acquires in a single flight without waiting, for a client that works only if no other one does
+            /// ([`Self::shared`]).
             ///
             #[doc = example!("client: Client", r#"let flight = client.limit("page/7").try_shared().await?;"#)]
             pub async fn try_shared(self) -> Result<Flight, Error> {
                 self.0.acquire_shared(false).await
             }
 
-            /// As [`Self::acquire`], but fails open: if no server is reachable within
+            /// Acquires like [`Self::acquire`], but fails open: if no server is reachable within
             /// [`Builder::unreachable_after`](crate::Builder::unreachable_after), the result is
             /// [`Admission::Unguarded`]. A refusal of a server is still an error.
             ///
@@ -465,7 +468,7 @@ macro_rules! request_methods {
                 self.0.acquire_or_proceed(true).await
             }
 
-            /// As [`Self::try_acquire`], but fails open, as [`Self::acquire_or_proceed`] does.
+            /// Acquires like [`Self::try_acquire`], but fails open like [`Self::acquire_or_proceed`].
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {

@@ -7,7 +7,7 @@ use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
 use super::link::ATTEMPT_MAX;
-use super::settings::{Settings, Terms, cut_label};
+use super::settings::{Settings, Terms, truncated_label};
 use super::transport::{Tcp, Transport};
 use crate::{Address, ConnectError, Error, Token};
 
@@ -48,7 +48,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the server is not reached within 5 s; the status
-    /// [`Status::UnknownCommand`](crate::Status::UnknownCommand) if the server has no sessions, as yrmcdsd: use
+    /// [`Status::UnknownCommand`](crate::Status::UnknownCommand) if the server has no sessions, like yrmcdsd: use
     /// [`PlainClient`](crate::PlainClient) there.
     ///
     #[doc = example!("", r#"let client = Client::connect(&"lock.example.org:11215".parse()?).await?;"#)]
@@ -93,8 +93,8 @@ impl Builder {
         Self { settings, in_this_runtime: false }
     }
 
-    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215. A host
-    /// name with several addresses is as good as all of them: it is resolved each time that the client connects.
+    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215.
+    /// If a host name has several IP addresses, all are tried; it is resolved each time that the client connects.
     ///
     #[doc = example!(
         "",
@@ -105,19 +105,19 @@ impl Builder {
         self
     }
 
-    /// The label of the client in listings of holders and waiters. It is cut after 255 bytes. [`Acquire::label`] gives a
-    /// single permit another one.
+    /// Sets the label of the client in listings of holders and waiters. It is truncated to 255 bytes.
+    /// [`Acquire::label`] gives a single permit another one.
     ///
     /// [`Acquire::label`]: super::Acquire::label
     ///
     #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).label("nightly report");"#)]
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        self.settings.terms.label = cut_label(label.as_ref());
+        self.settings.terms.label = truncated_label(label.as_ref());
         self
     }
 
-    /// The time to live of the client's sessions: how long the server keeps permits and places in queues without a
-    /// renewal. The server has a default and bounds. A disconnect of about half this time loses nothing.
+    /// Sets the time to live of the client's sessions: how long the server keeps permits and places in queues without a
+    /// renewal. The server has a default and limits. A disconnect of about half this time loses nothing.
     /// [`Acquire::ttl`] gives a single permit another one.
     ///
     /// [`Acquire::ttl`]: super::Acquire::ttl
@@ -128,8 +128,8 @@ impl Builder {
         self
     }
 
-    /// The token that every connection shows, which decides what the client may do. Without TLS, it is not sent to other
-    /// machines, unless [`Token::over_plain`] allows that.
+    /// Sets the token that the client sends over each connection, which decides what the client may do. Without TLS, it
+    /// is not sent to other machines, unless [`Token::over_plain`] allows that.
     ///
     #[doc = example!(
         "",
@@ -141,7 +141,7 @@ impl Builder {
         self
     }
 
-    /// How long acquires wait for a server that is unreachable before they fail with [`ErrorKind::Unreachable`]; 10 s by
+    /// Sets how long acquires wait for an unreachable server before they fail with [`ErrorKind::Unreachable`]; 10 s by
     /// default. [`Acquire::acquire_or_proceed`] lets the caller work without a permit then.
     ///
     /// [`Acquire::acquire_or_proceed`]: super::Acquire::acquire_or_proceed
@@ -156,7 +156,7 @@ impl Builder {
         self
     }
 
-    /// The transport; TCP by default.
+    /// Sets the transport; [`Tcp`] by default.
     ///
     #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).transport(Tcp);"#)]
     pub fn transport(mut self, transport: impl Transport) -> Self {
@@ -164,7 +164,7 @@ impl Builder {
         self
     }
 
-    /// The clock that measures leases; [`BootClock`] by default. For simulations.
+    /// Sets the clock that measures leases, for simulations; [`BootClock`] by default.
     ///
     #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).clock(BootClock);"#)]
     pub fn clock(mut self, clock: impl Clock) -> Self {
@@ -172,7 +172,8 @@ impl Builder {
         self
     }
 
-    /// The seed of the random pauses between attempts to connect; random by default. For simulations that are replayed.
+    /// Sets the seed of the random pauses between attempts to connect, for simulations that are replayed; random by
+    /// default.
     ///
     #[doc = example!("", r#"let builder = Client::builder("lock.example.org".parse()?).seed(4711);"#)]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -180,15 +181,16 @@ impl Builder {
         self
     }
 
-    /// Begins with this address, one of those that were given or to which one of them is resolved, instead of any of them.
+    /// Tries this address first, instead of a random one. It is one of those that were given, or resolved from one of
+    /// them.
     #[doc(hidden)] // For the command line.
     pub fn begin_with(mut self, address: Address) -> Self {
         self.settings.first = Some(address);
         self
     }
 
-    /// How long each address may take to answer, and then to open a session, in place of 5 s. Sessions that are open connect again
-    /// within 5 s.
+    /// Sets how long each address may take to answer, and then to open a session, instead of 5 s. For a session that is
+    /// open, the limit stays 5 s.
     #[doc(hidden)] // For the command line.
     pub fn open_max(mut self, limit: Duration) -> Self {
         self.settings.open_max = limit;
@@ -205,8 +207,8 @@ impl Builder {
         self
     }
 
-    /// Connects and opens a session, at the first address that answers. The next one is tried as soon as one has failed or takes
-    /// long.
+    /// Connects and opens a session at the first address that answers. The next address is tried as soon as one has
+    /// failed or takes long.
     ///
     /// # Errors
     /// The error of the last address, if all addresses fail.
@@ -218,7 +220,7 @@ impl Builder {
         Ok(client)
     }
 
-    /// Creates the client without waiting for a server. The first acquire reports if there is none.
+    /// Creates the client without waiting for a server. If no server is reachable, the first acquire fails.
     ///
     /// # Errors
     /// [`ConnectError::Thread`] if the thread that renews leases cannot be started.

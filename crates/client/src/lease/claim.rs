@@ -7,8 +7,8 @@ use crate::{Error, ErrorKind};
 use signalbox_model::{AS_DECLARED, Milliseconds, Namespace, OfKind, about_all};
 use signalbox_protocol::{Claims, ClaimsError, Queueing, Wait};
 
-/// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
-/// exist.
+/// Resources of one name, to be acquired. If the name does not exist, the server creates the counter, or the semaphore
+/// with the capacity that the claim gives.
 ///
 /// ```
 /// use signalbox_client::Claim;
@@ -22,23 +22,25 @@ pub struct Claim {
     namespace: Option<Namespace>,
     name: Vec<u8>,
     resources: u32,
-    /// The maximum of a counter, or the capacity of a semaphore that the request creates; `None`: the capacity of a semaphore
-    /// that exists.
+    /// The maximum of a counter, or the capacity of a semaphore that the request creates; `None`: the semaphore has to
+    /// exist.
     limit: Option<u32>,
     slot: Option<u16>,
 }
 
 impl Claim {
-    /// One resource of a limit: the declared semaphore of this name, whose capacity an administrator has set, or, if there is
-    /// none, the counter, which requires [`Self::maximum`]. The server decides when the name's turn comes.
+    /// Claims one resource of a limit: the declared semaphore of this name, whose capacity an administrator has set,
+    /// or, without one, the counter, which requires [`Self::maximum`]. The server decides between the two when the
+    /// request takes the name.
     ///
     #[doc = example!("", r#"let one = Claim::limit("deploys");"#)]
     pub fn limit(name: impl AsRef<[u8]>) -> Self {
         Self { namespace: None, name: name.as_ref().to_vec(), resources: 1, limit: None, slot: None }
     }
 
-    /// Sets the maximum of a limit that is not declared, which is that of this request. A declared semaphore with a larger
-    /// capacity fails with [`ErrorKind::MaximumTooSmall`], so that no client exceeds the number that it gave.
+    /// Sets the maximum, for this request, of a limit that is not declared. If a declared semaphore has a larger
+    /// capacity, the request fails with [`ErrorKind::MaximumTooSmall`], so that no client exceeds the number that it
+    /// gave.
     ///
     #[doc = example!("", r#"let one_of_eight = Claim::limit("tenant/7").maximum(8);"#)]
     #[must_use]
@@ -47,7 +49,7 @@ impl Claim {
         self
     }
 
-    /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
+    /// Claims one resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
     /// semaphore that exists keeps its own. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
     #[doc = example!("", r#"let two_of_three = Claim::semaphore("deploys", 3).resources(2);"#)]
@@ -55,14 +57,14 @@ impl Claim {
         Self { namespace: Some(Namespace::Semaphores), ..Self::limit(name).maximum(capacity) }
     }
 
-    /// One resource of a semaphore that exists, usually a declared one. It is not created.
+    /// Claims one resource of a semaphore that exists, usually a declared one. It is not created.
     ///
     #[doc = example!("", r#"let one = Claim::declared("deploys");"#)]
     pub fn declared(name: impl AsRef<[u8]>) -> Self {
         Self { limit: None, ..Self::semaphore(name, AS_DECLARED) }
     }
 
-    /// One resource of a counter. The request does not raise the counter above `maximum`.
+    /// Claims one resource of a counter. The request does not raise the consumption above `maximum`.
     ///
     #[doc = example!("", r#"let one_of_eight = Claim::counter("tenant/7", 8);"#)]
     pub fn counter(name: impl AsRef<[u8]>, maximum: u32) -> Self {
@@ -79,8 +81,8 @@ impl Claim {
     }
 
     /// Requests this slot of a declared semaphore with numbered slots, instead of any. The request waits in the queue
-    /// like others: while it is the first and its slot is held or out of service, those after it wait too. It is for
-    /// one resource, and creates no semaphore.
+    /// like others: while it is the first and its slot is held or out of service, those after it wait too. It must be
+    /// for one resource, and does not create a semaphore.
     ///
     #[doc = example!("", r#"let third = Claim::declared("gpu").slot(3);"#)]
     #[must_use]
@@ -89,7 +91,7 @@ impl Claim {
         self
     }
 
-    /// The claim of a shared request: a limit without a maximum has that of 1.
+    /// Returns the claim of a shared request: a limit without a maximum gets the maximum 1.
     pub(super) fn shared(mut self) -> Self {
         if self.namespace.is_none() {
             self.limit.get_or_insert(1);
@@ -97,7 +99,7 @@ impl Claim {
         self
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     ///
     /// ```
     /// # use signalbox_client::Claim;
@@ -107,20 +109,23 @@ impl Claim {
         &self.name
     }
 
-    /// Whether a semaphore with this capacity is not the one that was requested.
+    /// Returns whether the claim is for a semaphore of another capacity than this one.
     pub(super) fn differs_from(&self, capacity: u32) -> bool {
         self.namespace == Some(Namespace::Semaphores) && self.limit.is_some_and(|own| own != capacity)
     }
 
-    /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
+    /// Refuses a capacity of 0, and a limit's maximum of 0: on the wire, 0 means the capacity of a semaphore that
+    /// exists.
     fn check(&self) -> Result<(), Error> {
         if self.namespace != Some(Namespace::Counters) && self.limit == Some(AS_DECLARED) {
-            return Err(Error::from(ErrorKind::NoCapacity).of(format!("acquire {}", self.requested())));
+            return Err(
+                Error::from(ErrorKind::NoCapacity).with_request(format!("acquire {}", self.requested()))
+            );
         }
         Ok(())
     }
 
-    /// The claim, for the text of an error.
+    /// Describes the claim, for an error.
     fn requested(&self) -> String {
         let Self { namespace, ref name, resources, limit, slot } = *self;
         let name = OfKind(namespace, name);
@@ -145,14 +150,14 @@ pub(super) struct AcquireSpec {
     pub(super) claims: Vec<Claim>,
     pub(super) wait: WaitLimit,
     pub(super) queue_max: Option<u32>,
-    /// Whether it is one of a single flight.
+    /// Whether it belongs to a single flight.
     pub(super) is_shared: bool,
 }
 
 /// How long an acquire waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaitLimit {
-    /// It is granted at once or refused.
+    /// Not at all: it is granted at once or refused.
     None,
     /// Until this moment.
     Until(Moment),
@@ -161,7 +166,7 @@ pub(super) enum WaitLimit {
 }
 
 impl AcquireSpec {
-    /// Checks the rules of the protocol, so that no request is sent that can never succeed.
+    /// Checks the rules of the protocol, so that a request that can never succeed is not sent.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.claims.iter().try_for_each(Claim::check)?;
         let wire_claims = self.wire_claims();
@@ -170,10 +175,10 @@ impl AcquireSpec {
             true => Err(ClaimsError::Shared),
             false => Claims::new(&wire_claims).map(drop),
         };
-        claims.map_err(|error| Error::from(error).of(self.requested("acquire")))
+        claims.map_err(|error| Error::from(error).with_request(self.requested("acquire")))
     }
 
-    /// This request, for an error.
+    /// Describes the request, for an error.
     pub(super) fn requested(&self, operation: &str) -> String {
         about_all(operation, self.claims.iter().map(Claim::requested))
     }
@@ -182,7 +187,7 @@ impl AcquireSpec {
         self.claims.iter().map(Claim::to_wire).collect()
     }
 
-    /// The options for waiting of a request that is sent now.
+    /// Returns the options for waiting, for a request that is sent now.
     pub(super) fn queueing(&self, now: Moment) -> Queueing {
         let wait = match self.wait {
             WaitLimit::None => Wait::NotAtAll,
@@ -193,8 +198,8 @@ impl AcquireSpec {
     }
 }
 
-/// At least a millisecond: an acquire whose deadline has passed fails with `TimedOut`, and not as one that does not
-/// wait.
+/// Returns a wait of at least a millisecond, so that an acquire whose deadline has passed fails with `TimedOut`, and
+/// not like one that does not wait.
 fn up_to(span: Duration) -> Wait {
     Wait::UpTo(Milliseconds::saturating_from(span).max(Milliseconds(1)))
 }

@@ -1,11 +1,11 @@
-//! The leased client, and its sessions: which one the next acquire uses, and when another one is opened.
+//! The leased client, which chooses the session for each acquire and opens sessions when they are needed.
 //!
-//! A label and a time to live belong to a session, so permits with other terms than those of the client are held by
-//! sessions of their own. Each session has a connection.
+//! Each session has a connection, one label and one time to live (its terms), so permits with other terms than those of
+//! the client are held by sessions of their own.
 //!
 //! Invariants:
 //! - An acquire gets a session with its terms that has room, or a new one.
-//! - A session with the client's own terms stays open while the client exists, so that the next acquire finds it. The
+//! - A session with the client's own terms stays open while the client exists, so that the next acquire can use it. The
 //!   others end with their last user, because there may be as many labels as jobs.
 
 use std::fmt;
@@ -21,7 +21,7 @@ use super::grants::LeaseValidity;
 use super::link::ask_first;
 use super::requests::{AcquireOutcome, Command, SessionLoad};
 use super::settings::{Settings, Terms};
-use crate::maker::Maker;
+use crate::creator::Creator;
 use crate::{Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
@@ -29,11 +29,11 @@ use crate::{Direct, Disconnect, Error};
 /// Clones are the same client. A thread of the client renews the leases, so that a program whose tasks are busy, or
 /// that has no runtime ([`blocking`](crate::blocking)), does not lose them.
 ///
-/// When the last clone and the last permit are dropped, the session is closed, which releases everything. That drop waits
-/// for the server's answer, for 1 s at most, so that a program can end right after it. To an asynchronous task that is a
-/// short block; [`Client::close`] waits without blocking, and nothing is left to wait for after it. A client that is
-/// never dropped (in a `static`, or if the program calls [`std::process::exit`]), and one with
-/// [`Builder::in_this_runtime`](crate::Builder::in_this_runtime), waits for nothing: close it.
+/// When the last clone and the last permit are dropped, the session is closed, which releases everything. That drop
+/// blocks until the server answers, for 1 s at most, so that a program can end right after it. In an asynchronous task,
+/// use [`Client::close`], which waits without blocking. Also close a client that is never dropped (in a `static`, or if
+/// the program calls [`std::process::exit`]), and one with
+/// [`Builder::in_this_runtime`](crate::Builder::in_this_runtime), whose drop does not wait.
 ///
 /// [`Client::builder`] configures a client.
 ///
@@ -55,9 +55,9 @@ pub struct Client {
 
 struct Inner {
     settings: Settings,
-    maker: Maker,
+    creator: Creator,
     sessions: Mutex<Sessions>,
-    /// The last field: dropping it may wait until the sessions are closed, which have to be dropped before.
+    /// The last field, so that the sessions are dropped before it: dropping it may wait until they are closed.
     executor: Executor,
 }
 
@@ -72,7 +72,7 @@ impl Client {
         Self {
             inner: Arc::new(Inner {
                 settings,
-                maker: Maker::this_process(),
+                creator: Creator::this_process(),
                 executor,
                 sessions: Mutex::default(),
             }),
@@ -80,15 +80,15 @@ impl Client {
     }
 
     /// Fails in the child of a fork.
-    pub(super) fn check_maker(&self) -> Result<(), Disconnect> {
-        self.inner.maker.check()
+    pub(super) fn check_creator(&self) -> Result<(), Disconnect> {
+        self.inner.creator.check()
     }
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session for the next acquire with these terms.
+    /// Returns the session for the next acquire with these terms, and opens one if necessary.
     pub(super) fn session(&self, terms: &Terms) -> Arc<SessionHandle> {
         let Inner { settings, executor, .. } = &*self.inner;
         let mut sessions = self.sessions();
@@ -116,7 +116,7 @@ impl Client {
         session
     }
 
-    /// The terms of an acquire that has none of its own.
+    /// Returns the terms of an acquire without terms of its own.
     pub(super) fn terms(&self) -> &Terms {
         &self.inner.settings.terms
     }
@@ -125,9 +125,9 @@ impl Client {
         self.inner.settings.clock.now()
     }
 
-    /// Waits until a session is open, or every address has failed.
+    /// Waits until a session is open. Fails when every address has failed.
     pub(crate) async fn await_open(&self) -> Result<(), Error> {
-        self.check_maker()?;
+        self.check_creator()?;
         let (reply, opened) = oneshot::channel();
         self.session(self.terms()).send(Command::AwaitOpen(reply));
         opened.await.unwrap_or_else(|_| Err(Disconnect::Stopped.into()))
@@ -138,11 +138,11 @@ impl Client {
         self.inner.executor.handle().block_on(future)
     }
 
-    /// Opens a separate connection for listings, watches and administration. Reading it slowly delays no renewal of
-    /// this client.
+    /// Opens a separate connection for listings, watches and administration. Reading it slowly does not delay the
+    /// renewals of this client.
     ///
-    /// The addresses are tried in their order, the next one as soon as one has failed or takes long, each for 5 s at most. The
-    /// first one that answers is used.
+    /// Uses the first address that answers. The addresses are tried in their order, each for 5 s at most, and the next
+    /// one as soon as one has failed or takes long.
     ///
     /// # Errors
     /// The error of the last address, if no server answers.
@@ -159,30 +159,31 @@ impl Client {
     /// # }
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
-        self.check_maker()?;
+        self.check_creator()?;
         let settings = &self.inner.settings;
         let first =
             ask_first(settings, &settings.addresses, None, settings.open_max, |connection, settings| {
                 Box::pin(async move {
-                    Direct::enter(connection, &settings.terms.label, settings.token.as_ref()).await
+                    Direct::open(connection, &settings.terms.label, settings.token.as_ref()).await
                 })
             });
         Ok(first.await?.answer)
     }
 
-    /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is
+    /// Closes the sessions of the client and waits for the server's answer, for 2 s at most. Everything is
     /// released; permits that still exist are lost ([`Lost::Stopped`](crate::Lost::Stopped)).
     ///
     /// Dropping the last clone and the last permit does the same, but blocks the thread, for 1 s at most.
     ///
     #[doc = example!("client: Client", "client.close().await;")]
     pub async fn close(self) {
-        if self.check_maker().is_err() {
+        if self.check_creator().is_err() {
             return;
         }
         let (own, all) = {
             let mut sessions = self.sessions();
-            // Kept until all are upgraded: if it is the last handle, dropping it would end the session before the close is sent.
+            // Kept until all are upgraded: it may be the last handle, and dropping that ends the session before the
+            // close is sent.
             let own = sessions.own.take();
             (own, sessions.all.drain(..).filter_map(|(_, session)| session.upgrade()).collect::<Vec<_>>())
         };
@@ -195,7 +196,7 @@ impl Client {
         // All commands are sent before the first answer is awaited, so that several sessions take as long as one.
         let closing: Vec<_> = all.into_iter().map(close).collect();
         for closed in closing {
-            // The end of the channel is the answer.
+            // The driver answers by closing the channel.
             let _ = closed.await;
         }
     }
@@ -204,26 +205,26 @@ impl Client {
 /// The sessions of a client.
 #[derive(Default)]
 struct Sessions {
-    /// The latest with the client's own terms, which it keeps open.
+    /// The latest session with the client's own terms, which the client keeps open.
     own: Option<Arc<SessionHandle>>,
-    /// All that may still exist, with their terms, the latest last.
+    /// All sessions that may still exist, with their terms, the latest last.
     all: Vec<(Terms, Weak<SessionHandle>)>,
-    /// How many were opened so far.
+    /// How many sessions were opened so far.
     opened: u64,
     losses: Losses,
-    /// How many were lost when the last one was opened.
+    /// How many sessions had been lost when the last one was opened.
     losses_before: u64,
 }
 
-/// A handle to a session, for its users: the client that starts acquires in it, acquires that wait, and permits. The driver
-/// keeps the session for as long as there is a handle.
+/// A handle to a session, for its users: the client that starts acquires in it, waiting acquires, and permits. The
+/// driver keeps the session open while a handle exists.
 #[derive(Debug)]
 pub(super) struct SessionHandle {
     commands: mpsc::UnboundedSender<Command>,
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
-    /// The last field: when the last user of the client drops it, the driver knows by the end of `commands` that it has to
-    /// close the session.
+    /// The last field, so that `commands` is dropped before it: the driver then closes the session, and dropping the
+    /// last executor waits for that.
     _executor: Executor,
 }
 
@@ -238,17 +239,17 @@ impl SessionHandle {
         Self { commands, lease, load, _executor: executor.clone() }
     }
 
-    /// Whether the next acquire can use this session.
+    /// Returns whether the next acquire can use this session.
     fn has_room(&self) -> bool {
         !self.commands.is_closed() && !self.lease.is_over() && self.load.has_room()
     }
 
-    /// Whether the driver was dropped with its runtime.
+    /// Returns whether the driver was dropped with its runtime.
     pub(super) fn is_abandoned(&self) -> bool {
         self.lease.is_abandoned()
     }
 
-    /// Starts an acquire, and returns where the driver sends its outcome.
+    /// Starts an acquire, and returns the receiver of its outcome.
     pub(super) fn acquire(
         &self,
         spec: Arc<AcquireSpec>,
@@ -260,19 +261,19 @@ impl SessionHandle {
         outcome
     }
 
-    /// Sends a command to the driver. If the driver has ended, or belongs to the parent of this fork, the command is dropped, and
-    /// with it the reply channel, which informs the caller.
+    /// Sends a command to the driver. If the driver has ended, or belongs to the parent of this fork, the command is
+    /// dropped with its reply channel, which informs the caller.
     pub(super) fn send(&self, command: Command) {
-        if self.lease.maker().is_this_process() {
+        if self.lease.creator().is_this_process() {
             drop(self.commands.send(command));
         }
     }
 }
 
-/// In a fork, the end of the channel must not wake the driver, which is the parent's.
+/// In a fork, the channel must not be closed, because that would wake the driver, which belongs to the parent.
 impl Drop for SessionHandle {
     fn drop(&mut self) {
-        if !self.lease.maker().is_this_process() {
+        if !self.lease.creator().is_this_process() {
             std::mem::forget(self.commands.clone());
         }
     }

@@ -23,12 +23,12 @@ use tokio::io::unix::AsyncFd;
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// The moment this much later.
+    /// Returns the moment that is later by `span`.
     pub(super) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
 
-    /// The time from an earlier moment to this one; zero if that moment is later.
+    /// Returns the time since an earlier moment; zero if that moment is later.
     pub(super) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -62,10 +62,10 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// }
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The current time.
+    /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// Resolves at this moment, or shortly after. Called and awaited in the runtime that renews the leases.
+    /// Waits until this moment, or shortly after. Called and awaited in the runtime that renews the leases.
     fn sleep_until(&self, moment: Moment) -> Sleep;
 }
 
@@ -90,8 +90,9 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, moment: Moment) -> Sleep {
         Box::pin(async move {
-            // A timer of the same clock fires as soon as the machine resumes. If no file descriptor is left for it, the
-            // runtime's timer is used for up to a second at a time: it does not advance during suspension.
+            // A timer of the same clock fires as soon as the machine resumes. If no file descriptor is left for one,
+            // the runtime's timer is used for at most a second at a time, because it does not advance during
+            // suspension.
             match timer(moment) {
                 Ok(timer) => drop(timer.readable().await),
                 Err(_) => tokio::time::sleep(moment.since(BootClock.now()).min(Duration::from_secs(1))).await,

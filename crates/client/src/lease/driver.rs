@@ -1,12 +1,13 @@
 //! The driver of a session: it sends requests, renews the lease, connects again after a disconnect and marks permits
 //! as lost. It runs apart from the program's tasks, so that none of them can delay it.
 //!
-//! The driver relies on the server as little as possible: a lease is counted from when a request was *sent* that the
-//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live, or for
-//! twice the round trip if that is longer.
+//! The driver relies on the server as little as possible: a lease is counted from the *sending* of a request that the
+//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live, or
+//! for twice the round trip if that is longer.
 //!
-//! It combines parts that have one job each: [`Link`] and [`Reconnect`] are the way to a server, [`RequestTable`] has
-//! the unanswered requests, [`GrantTable`] the grants of permits, and [`LeaseValidity`] the end of the lease.
+//! It combines parts with one task each: [`Link`] is the connection to a server, [`Reconnect`] decides when and where
+//! to connect, [`RequestTable`] has the unanswered requests, [`GrantTable`] the grants of permits, and
+//! [`LeaseValidity`] the end of the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +41,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(2);
 /// The longest time that a caller waits for the answer to a release, as in the clients of other languages.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// How many sessions of a client were lost; its drivers count them.
+/// The number of sessions that a client has lost. Its drivers count them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses(Arc<AtomicU64>);
 
@@ -71,7 +72,7 @@ pub(super) struct Driver {
     sharing: Sharing,
     /// Callers that wait until the session is open.
     open_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
-    /// Callers that wait until the session is closed; the end of their channels is the answer.
+    /// Callers that wait until the session is closed; their channels are then closed without a value.
     close_waiters: Vec<oneshot::Sender<()>>,
 }
 
@@ -87,13 +88,13 @@ enum Phase {
     Ended(Lost),
 }
 
-/// The move of the session to a second connection: from one that another node relays to one to the leader of the cluster, or from
-/// one with a token that the server refuses to one with the token that has replaced it.
+/// A move of the session to another connection: from a relayed one to one to the leader of the cluster, or, if the
+/// server refuses the token, to one with the token that has replaced it.
 enum Approach {
     None,
-    /// The server at this address is asked beside the present connection.
+    /// The client says Hello to the server at this address, while the session stays on its present connection.
     Greeting(Address, Greeting),
-    /// The session moves: its former connection is closed, and it is being attached to the other one.
+    /// The former connection is closed, and the session is being attached to the other one.
     Moving,
 }
 
@@ -102,9 +103,9 @@ enum Approach {
 enum Sharing {
     /// Any acquire of the client.
     Shared,
-    /// It is being handed over. The callers are answered when the server has answered all requests.
+    /// None: it is being handed over. These callers are answered when the server has answered all requests.
     Isolating(Vec<oneshot::Sender<Result<OpenedSession, Error>>>),
-    /// It is handed over, or that has failed.
+    /// None: it was handed over, or that has failed.
     Isolated,
 }
 
@@ -218,7 +219,7 @@ impl Driver {
         }
     }
 
-    /// The failure of an acquire that another session can repeat.
+    /// Returns the failure of an acquire that can be repeated in another session.
     fn session_ended(&self) -> AcquireFailure {
         let down_since = self.reconnect.down_since().unwrap_or_else(|| self.now());
         AcquireFailure::SessionEnded { down_since: Some(down_since) }
@@ -250,7 +251,7 @@ impl Driver {
     fn isolate(&mut self, reply: oneshot::Sender<Result<OpenedSession, Error>>) {
         self.load.isolate();
         // A move would end the connection over which the answers come.
-        self.stay();
+        self.cancel_move();
         match &mut self.sharing {
             Sharing::Isolating(callers) => callers.push(reply),
             Sharing::Shared | Sharing::Isolated => self.sharing = Sharing::Isolating(vec![reply]),
@@ -288,9 +289,9 @@ impl Driver {
             return;
         }
         self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
-        // Before the close, after which the server grants to others what the permits hold.
+        // First, because after the close the server may grant to others what the permits hold.
         self.grants.lose_all(Lost::Stopped);
-        self.stay();
+        self.cancel_move();
         if self.link.is_attached() {
             self.post(Extended::CloseSession, Tag::Close);
         } else if self.session.is_none() {
@@ -299,7 +300,7 @@ impl Driver {
         }
     }
 
-    /// Sends the requests that are unsent, in the order of their numbers.
+    /// Sends the unsent requests, in the order of their ids.
     fn send_requests(&mut self) {
         let Link::Attached(connection) = &mut self.link else { return };
         if !matches!(self.phase, Phase::Active) {
@@ -318,8 +319,8 @@ impl Driver {
         canceled.into_iter().for_each(|id| self.send_cancel(id));
     }
 
-    /// Sends a request without an id. If there is no connection, or it has ended, nothing is lost, since the next connection
-    /// begins with the same: canceled requests are repeated as such, all grants are verified, and a session that ends is closed.
+    /// Sends a request without an id. Without a connection, nothing is lost: over the next one, the driver cancels the
+    /// same requests again, verifies all grants, and closes a session that has no users.
     fn post(&mut self, request: Extended<'_>, tag: Tag) {
         if let Some(connection) = self.link.connection_mut() {
             drop(connection.post(request, tag));
@@ -379,7 +380,7 @@ impl Driver {
         is_known
     }
 
-    /// KeepAlive was answered.
+    /// Handles the answer to KeepAlive, which was sent at this moment.
     fn kept_alive(&mut self, frame: &ResponseFrame, sent: Moment) {
         match success(frame.clone()) {
             Ok(_) => self.renewed(sent),
@@ -388,8 +389,8 @@ impl Driver {
         }
     }
 
-    /// The server received a request that was sent at this moment, and renewed the lease, as it does for every request of a
-    /// client that may acquire. Only answers to KeepAlive and to acquires prove that this client may.
+    /// Extends the lease after an answer to a request that was sent at this moment. Servers renew a lease at every
+    /// request of a client that may acquire, but only answers to KeepAlive and to acquires prove that this client may.
     fn renewed(&mut self, sent: Moment) {
         let Some(session) = self.session else { return };
         self.reconnect.renewed();
@@ -420,9 +421,9 @@ impl Driver {
             }
             Operation::Acquire { spec, asked_at, reply } => {
                 if frame.status == Status::ShuttingDown.code() && reply.is_some() {
-                    // The acquire waits for the next server. If it has a place, which belongs to its number, it does so
-                    // under that number; otherwise under a new one, since this one was answered. This server accepts no
-                    // more requests, so the client disconnects first.
+                    // The acquire waits for the next server. If it has a place, it keeps its id, to which the place
+                    // belongs; otherwise it gets a new id, because this one was answered. This server accepts no more
+                    // requests, so the client disconnects first.
                     let operation = Operation::Acquire { spec, asked_at, reply };
                     match place {
                         Some(_) => self.requests.put_back(id, Request { operation, transmission, place }),
@@ -443,7 +444,7 @@ impl Driver {
         }
     }
 
-    /// An acquire was granted.
+    /// Passes a grant to the caller of its acquire, or releases it if the caller is gone.
     fn granted(
         &mut self,
         granted: AllGranted<Vec<u32>, Vec<Vec<u16>>>,
@@ -468,14 +469,14 @@ impl Driver {
         }
     }
 
-    /// Asks the server whether a grant is held and not being revoked, because a notice of that may have been sent to an earlier
-    /// connection.
+    /// Asks the server whether a grant is still held and whether it is being revoked, because the notice of that may
+    /// have been lost with an earlier connection.
     fn verify(&mut self, grant: GrantId) {
         let sent = self.now();
         self.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent });
     }
 
-    /// The answer to VerifyGrant, which was sent at this moment.
+    /// Handles the answer to VerifyGrant, which was sent at this moment.
     fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
         if frame.status == Status::NotAcquired.code() {
             self.grants.mark_lost(grant);
@@ -507,7 +508,7 @@ impl Driver {
         self.session.is_some_and(|session| session.session == number)
     }
 
-    /// The server has said where the nodes of its cluster are.
+    /// Handles the answer to Where: the addresses of the nodes of the cluster.
     fn on_whereabouts(&mut self, frame: &ResponseFrame) {
         let Ok(whereabouts) = frame.whereabouts() else {
             return debug!("the server does not say where the nodes of its cluster are");
@@ -516,22 +517,22 @@ impl Driver {
         self.approach_leader();
     }
 
-    /// Another node of the cluster is about to lead.
+    /// Handles the notice that another node of the cluster is about to lead.
     fn on_moved(&mut self, moved: Moved<Vec<String>>) {
         info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
-        self.stay();
+        self.cancel_move();
         self.reconnect.on_moved(moved);
     }
 
-    /// Connects to the leader, if another node relays the present connection.
+    /// Says Hello to the leader of the cluster, if another node relays the present connection.
     fn approach_leader(&mut self) {
         let leader = if self.may_move() { self.reconnect.approach_leader() } else { None };
         self.approach =
             leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
     }
 
-    /// The server has refused a request because the client lacks a right. If the token was replaced since it was shown, the
-    /// session moves to a connection that shows the other one.
+    /// Begins a move to a connection with the latest token, after the server has refused a request for lack of a right.
+    /// The token may have been replaced since it was sent.
     fn show_another_token(&mut self) {
         if self.may_move()
             && let Approach::None = self.approach
@@ -548,14 +549,14 @@ impl Driver {
             && matches!(self.sharing, Sharing::Shared)
     }
 
-    /// Gives up a move of the session that has not begun yet.
-    fn stay(&mut self) {
+    /// Cancels a move while the session is still on its present connection.
+    fn cancel_move(&mut self) {
         if let Approach::Greeting(..) = self.approach {
             self.approach = Approach::None;
         }
     }
 
-    /// The other server has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
+    /// Moves the session to the other connection if Hello was answered there. Otherwise, it stays.
     fn approached(&mut self, outcome: Result<Greeted, Error>) {
         let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
             return;
@@ -577,7 +578,7 @@ impl Driver {
         }
     }
 
-    /// A connection is there, and the session is attached to it.
+    /// Continues over the connection to which the session is now attached.
     fn attached(&mut self, attached: Attached) {
         let Attached { session, connection, address, late_attachments } = attached;
         let until = connection.renewed_at().after(safe_duration(session.ttl));
@@ -619,7 +620,7 @@ impl Driver {
         }
     }
 
-    /// The connection has ended. Unanswered requests are sent again over the next one.
+    /// Connects again after the connection has ended. Unanswered requests are sent again over the next one.
     fn disconnected(&mut self, reason: &Disconnect) {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
@@ -627,8 +628,8 @@ impl Driver {
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
-    /// The session is no longer attached to the connection. It is lost, unless a late attachment of this client has
-    /// detached it: then the answer to the next attachment decides.
+    /// Ends the session, which is no longer attached to the connection. If a late attachment of this client may have
+    /// detached it ([`AttachmentFailure`]), attaches it again instead: that answer decides.
     fn detached(&mut self, reason: Lost) {
         if self.reconnect.take_late_attachment() {
             self.disconnected(&Disconnect::ClosedByServer);
@@ -637,7 +638,7 @@ impl Driver {
         }
     }
 
-    /// When [`Self::handle_deadlines`] has to run at the latest.
+    /// Returns when [`Self::handle_deadlines`] has to run at the latest.
     fn next_deadline(&self) -> Moment {
         let mut due = match self.phase {
             Phase::Closing { deadline } => deadline,
@@ -701,13 +702,13 @@ impl Driver {
         }
     }
 
-    /// The time without an answer after which KeepAlive is sent.
+    /// Returns the time without an answer after which KeepAlive is sent.
     fn keep_alive_interval(&self, session: OpenedSession) -> Duration {
         let interval = keep_alive_interval(session);
         self.reconnect.silence_max().map_or(interval, |most| interval.min(most))
     }
 
-    /// When an acquire fails while there is no connection.
+    /// Returns when an acquire fails if there is no connection until then.
     fn acquire_deadline(&self, spec: &AcquireSpec, asked_at: Moment) -> Moment {
         let unreachable_at = self.reconnect.unreachable_at(asked_at);
         match spec.wait {
@@ -725,8 +726,8 @@ impl Driver {
             .collect();
         for (id, asked_at) in overdue {
             let error = if now < self.reconnect.unreachable_at(asked_at) {
-                // The caller's own timeout, which does not mean that the server is unreachable: the caller must not
-                // proceed without a permit because of it.
+                // The caller's own timeout does not mean that the server is unreachable: the caller must not proceed
+                // without a permit because of it.
                 ErrorKind::Status(Status::TimedOut).into()
             } else {
                 self.reconnect.unreachable(asked_at, now)
@@ -737,7 +738,7 @@ impl Driver {
         }
     }
 
-    /// The session is lost.
+    /// Stops the driver, because the session is lost.
     fn end(&mut self, reason: Lost) {
         warn!(%reason, "a session was lost");
         self.losses.add();
@@ -745,7 +746,7 @@ impl Driver {
     }
 }
 
-/// Waits for an attempt to reach the leader. Cancel safe.
+/// Waits for the answer to Hello over the other connection. Cancel safe.
 async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
     match approach {
         Approach::Greeting(_, greeting) => greeting.await,
@@ -753,7 +754,7 @@ async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
     }
 }
 
-/// However the driver ends, also with its runtime: no permit stays valid, and no caller waits forever. Callers of
+/// However the driver ends, even with its runtime, no permit stays valid and no caller waits forever. Callers of
 /// [`Command::AwaitOpen`] and [`Command::Close`] are informed by the end of their channels.
 impl Drop for Driver {
     fn drop(&mut self) {

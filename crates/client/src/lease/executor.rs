@@ -1,8 +1,7 @@
-//! Where the drivers of sessions run: on a thread of the client, or in the caller's runtime.
+//! Runs the drivers of sessions on a thread of the client, or in the caller's runtime.
 //!
-//! The client and the handles of its sessions, which its permits keep, share the executor. When the last of them is
-//! dropped, nothing can use the client: the drop waits until the drivers on the client's thread have closed
-//! their sessions, so that a program can end right after it.
+//! The client shares the executor with the handles of its sessions, which its permits keep. Dropping the last of them
+//! waits until the drivers on the client's thread have closed their sessions, so that a program can end right after it.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -13,10 +12,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 
-use crate::maker::Maker;
+use crate::creator::Creator;
 
-/// The longest time for which dropping the last user of a client waits. Long enough for an answer of a server that is
-/// reachable; after that, the leases release what is held.
+/// The longest time that dropping the last user of a client waits: long enough for a reachable server to answer. If it
+/// does not, what is held is released when the leases end.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Runs drivers.
@@ -28,28 +27,28 @@ pub(super) enum Executor {
     Caller(Handle),
 }
 
-/// A thread with a runtime. It ends with the last driver, once the client cannot start another.
+/// A thread with a runtime. It ends with the last driver, once the client cannot start another one.
 #[derive(Debug)]
 pub(super) struct Thread {
     handle: Handle,
     id: ThreadId,
-    maker: Maker,
+    creator: Creator,
     /// Each driver has a clone; the thread ends when all are dropped. `None` only while this is dropped.
     alive: Option<mpsc::Sender<()>>,
-    /// Disconnected when all drivers have ended. In a mutex because a receiver cannot be shared between threads.
+    /// Closed when all drivers have ended. In a mutex, because a receiver cannot be shared between threads.
     ended: Mutex<Receiver<()>>,
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        if !self.maker.is_this_process() {
-            // The thread is the parent's.
+        if !self.creator.is_this_process() {
+            // The thread belongs to the parent.
             return std::mem::forget(self.alive.take());
         }
         self.alive = None;
         if std::thread::current().id() != self.id {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // Nothing is ever sent: the wait ends with the last driver, or after this time.
+            // Nothing is ever sent: the wait ends with the last driver, or after `FLUSH_MAX`.
             let _ = ended.recv_timeout(FLUSH_MAX);
         }
     }
@@ -60,8 +59,8 @@ impl Executor {
         let (alive, mut all_dropped) = mpsc::channel(1);
         let (sender, created) = std::sync::mpsc::sync_channel(1);
         let (running, ended) = std::sync::mpsc::sync_channel(0);
-        // The thread creates the runtime itself: a caller in another runtime must not have to drop this one if the
-        // thread cannot be started, because that would panic.
+        // The thread creates the runtime itself. If the caller did, and the thread could not be started, the caller
+        // would have to drop it, which panics in another runtime.
         let thread = std::thread::Builder::new().name("signalbox-lease".to_owned()).spawn(move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -70,15 +69,15 @@ impl Executor {
             drop(sender.send(Ok(runtime.handle().clone())));
             runtime.block_on(async { while all_dropped.recv().await.is_some() {} });
             drop(running);
-            // Does not wait for a resolver that hangs.
+            // Do not wait for a resolver that hangs.
             runtime.shutdown_background();
         })?;
         let handle = created.recv().map_err(io::Error::other)??;
         let (id, alive, ended) = (thread.thread().id(), Some(alive), Mutex::new(ended));
-        Ok(Self::Thread(Arc::new(Thread { handle, id, maker: Maker::this_process(), alive, ended })))
+        Ok(Self::Thread(Arc::new(Thread { handle, id, creator: Creator::this_process(), alive, ended })))
     }
 
-    /// The runtime that drivers run in.
+    /// Returns the runtime that drivers run in.
     pub(super) fn handle(&self) -> &Handle {
         match self {
             Self::Thread(thread) => &thread.handle,

@@ -1,5 +1,5 @@
-//! The grants of a session that permits hold, and for how long a client may treat them and the lease as valid. Every thread can
-//! read the validity.
+//! The grants that the permits of a session hold, and how long a client may treat them and the lease as valid. Every
+//! thread can read the validity.
 //!
 //! The server announces when a revoked grant ends, by notices and by the answer to VerifyGrant. Announcements arrive in order, so
 //! the last one counts: a later revocation may bring the end forward.
@@ -7,7 +7,7 @@
 //! Invariants:
 //! - A lease that any thread has found to be over stays over. Until then, its end only moves later.
 //! - A permit that is lost stays lost, for the reason that was given first.
-//! - A permit whose grace period any thread has found to be over stays so.
+//! - A grace period that any thread has found to be over stays over.
 //! - The validity of a permit ends when its own grace period or that of the session ends, whichever is earlier.
 //! - Each grant in `permits` belongs to a permit, or to a caller that is about to receive one.
 //! - A grant in `revocations` is in `permits`.
@@ -21,10 +21,10 @@ use tracing::warn;
 
 use super::clock::{Clock, Moment};
 use crate::Lost;
-use crate::maker::Maker;
+use crate::creator::Creator;
 use signalbox_model::{GrantId, Milliseconds};
 
-/// For how long a client may rely on a time that the server promised, counted from when the request was sent.
+/// Returns how long a client may rely on a time that the server promised, counted from the sending of the request.
 pub(super) fn safe_duration(time: Milliseconds) -> Duration {
     let time = Duration::from(time);
     // Clocks may run at rates that differ by up to 4 %.
@@ -44,36 +44,36 @@ enum LeaseState {
     Abandoned,
 }
 
-/// The validity of a session's lease, as far as the client knows.
+/// The validity of a session's lease, which every thread can read.
 #[derive(Debug)]
 pub(super) struct LeaseValidity {
     /// Locked for a few instructions, and only by the process that has the session: in its forks, the lock may stay locked.
     state: Mutex<LeaseState>,
     clock: Arc<dyn Clock>,
-    maker: Maker,
+    creator: Creator,
 }
 
 impl LeaseValidity {
-    /// A lease whose session has not been opened yet.
+    /// Creates the lease of a session that has not been opened yet.
     pub(super) fn pending(clock: Arc<dyn Clock>) -> Self {
-        Self { state: Mutex::new(LeaseState::Pending), clock, maker: Maker::this_process() }
+        Self { state: Mutex::new(LeaseState::Pending), clock, creator: Creator::this_process() }
     }
 
-    /// The process that has the session.
-    pub(super) fn maker(&self) -> Maker {
-        self.maker
+    /// Returns the process that has the session.
+    pub(super) fn creator(&self) -> Creator {
+        self.creator
     }
 
     fn state(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session was opened: the lease is valid until this moment.
+    /// Begins the lease of a session that was opened. It is valid until this moment.
     pub(super) fn begin(&self, until: Moment) {
         *self.state() = LeaseState::ValidUntil(until);
     }
 
-    /// Moves the end of the lease to this moment, unless it is later already. `false` if the lease is over.
+    /// Moves the end of the lease to this moment, unless it is already later. Returns `false` if the lease is over.
     pub(super) fn renew(&self, until: Moment) -> bool {
         let mut state = self.state();
         match *state {
@@ -85,27 +85,27 @@ impl LeaseValidity {
         }
     }
 
-    /// The session is lost or closed.
+    /// Ends the lease: the session is lost or closed.
     pub(super) fn end(&self) {
         *self.state() = LeaseState::Ended;
     }
 
-    /// The driver was dropped with its runtime, so that nothing renews the lease.
+    /// Ends the lease: the driver was dropped with its runtime, so nothing renews it.
     pub(super) fn abandon(&self) {
         *self.state() = LeaseState::Abandoned;
     }
 
-    /// Whether the lease is over. A pending lease is not.
+    /// Returns whether the lease is over. A pending lease is not.
     pub(super) fn is_over(&self) -> bool {
         matches!(*self.state(), LeaseState::Ended | LeaseState::Abandoned)
     }
 
-    /// Whether the driver was dropped with its runtime.
+    /// Returns whether the driver was dropped with its runtime.
     pub(super) fn is_abandoned(&self) -> bool {
         *self.state() == LeaseState::Abandoned
     }
 
-    /// The end of the lease of a session that was opened; `None` if the lease is over.
+    /// Returns the end of the lease; `None` if the session was not opened or the lease is over.
     pub(super) fn until(&self) -> Option<Moment> {
         match *self.state() {
             LeaseState::ValidUntil(until) => Some(until),
@@ -113,8 +113,8 @@ impl LeaseValidity {
         }
     }
 
-    /// How long the lease is still valid; `None` if it is over. A lease that is found to have run out is over for
-    /// good, even if another thread is about to process the answer that would have renewed it.
+    /// Returns how long the lease is still valid; `None` if it is over. A lease that is found to be over stays over,
+    /// even if another thread is about to process an answer that would have renewed it.
     fn remaining(&self) -> Option<Duration> {
         let mut state = self.state();
         let LeaseState::ValidUntil(until) = *state else { return None };
@@ -127,7 +127,7 @@ impl LeaseValidity {
     }
 }
 
-/// Whether a permit is being revoked, and until when it is held then.
+/// The state of a permit's revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RevocationState {
     NotRevoked,
@@ -141,7 +141,7 @@ enum RevocationState {
 #[derive(Debug)]
 pub(super) struct PermitValidity {
     lease: Arc<LeaseValidity>,
-    /// Locked as the state of the lease is.
+    /// Locked like the state of the lease.
     revocation: Mutex<RevocationState>,
     lost: watch::Sender<Option<Lost>>,
     is_revocation_announced: watch::Sender<bool>,
@@ -157,7 +157,7 @@ impl PermitValidity {
         }
     }
 
-    /// The state of the revocation; a grace period that is over by now has ended for good.
+    /// Locks the state of the revocation. A grace period that is over becomes [`RevocationState::Over`].
     fn revocation_state(&self, now: Moment) -> MutexGuard<'_, RevocationState> {
         let mut state = self.revocation.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, RevocationState::HeldUntil(end) if end <= now) {
@@ -166,9 +166,9 @@ impl PermitValidity {
         state
     }
 
-    /// How long the permit is held at least; `None` if it is lost.
+    /// Returns the least time for which the permit is still held; `None` if it is lost.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        if !self.lease.maker.is_this_process() || self.lost.borrow().is_some() {
+        if !self.lease.creator.is_this_process() || self.lost.borrow().is_some() {
             return None;
         }
         let (of_lease, now) = (self.lease.remaining()?, self.lease.clock.now());
@@ -179,7 +179,8 @@ impl PermitValidity {
         }
     }
 
-    /// The permit is being revoked, and held until this moment, unless its grace period is over already.
+    /// Announces that the permit is being revoked and is held until this moment, unless its grace period is already
+    /// over.
     pub(super) fn revoke_at(&self, moment: Moment) {
         let mut state = self.revocation_state(self.lease.clock.now());
         match *state {
@@ -192,7 +193,7 @@ impl PermitValidity {
         self.is_revocation_announced.send_if_modified(|is_announced| !std::mem::replace(is_announced, true));
     }
 
-    /// The permit is lost for this reason, unless it was lost before.
+    /// Marks the permit as lost for this reason, unless it is already lost.
     pub(super) fn mark_lost(&self, reason: Lost) {
         self.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
@@ -201,9 +202,9 @@ impl PermitValidity {
         });
     }
 
-    /// Resolves when the permit is lost.
+    /// Waits until the permit is lost, and returns why.
     pub(super) async fn lost(&self) -> Lost {
-        if !self.lease.maker.is_this_process() {
+        if !self.lease.creator.is_this_process() {
             return Lost::Forked;
         }
         let mut lost = self.lost.subscribe();
@@ -211,7 +212,7 @@ impl PermitValidity {
         lost.expect("the wait ends at the first reason")
     }
 
-    /// Resolves when the permit is being revoked.
+    /// Waits until the permit is being revoked.
     pub(super) async fn revocation(&self) {
         let mut is_announced = self.is_revocation_announced.subscribe();
         is_announced.wait_for(|is_announced| *is_announced).await.expect("`self` keeps the sender");
@@ -245,18 +246,18 @@ impl GrantTable {
         self.revocations.remove(&grant);
     }
 
-    /// The grants that permits hold.
+    /// Returns the grants that permits hold.
     pub(super) fn held(&self) -> impl Iterator<Item = GrantId> {
         self.permits.keys().copied()
     }
 
-    /// The session has ended: all permits are lost for this reason.
+    /// Marks all permits as lost for this reason, because the session ends.
     pub(super) fn lose_all(&mut self, reason: Lost) {
         self.permits.drain().for_each(|(_, validity)| validity.mark_lost(reason));
         self.revocations.clear();
     }
 
-    /// A grant is being revoked, and held until this moment at least.
+    /// Notes that a grant is being revoked and is held until this moment at least.
     pub(super) fn revoked(&mut self, grant: GrantId, at: Moment) {
         if self.permits.contains_key(&grant) {
             warn!(grant = grant.0, "a permit is being revoked");
@@ -265,7 +266,7 @@ impl GrantTable {
         }
     }
 
-    /// The session is being revoked, and exists until this moment at least.
+    /// Notes that the session is being revoked and exists until this moment at least.
     pub(super) fn session_revoked(&mut self, at: Moment) {
         self.session_revocation = Some(at);
         self.permits.keys().for_each(|grant| self.announce_revocation(*grant));
@@ -279,24 +280,25 @@ impl GrantTable {
         }
     }
 
-    /// When the revocation of the session takes effect; `None`: it was not revoked.
+    /// Returns when the revocation of the session takes effect; `None`: it is not being revoked.
     pub(super) fn session_revoked_at(&self) -> Option<Moment> {
         self.session_revocation
     }
 
-    /// When the next revocation takes effect, of a grant or of the session; `None`: none is pending.
+    /// Returns when the next revocation of a grant or of the session takes effect; `None`: none is pending.
     pub(super) fn next_revocation(&self) -> Option<Moment> {
         self.revocations.values().chain(&self.session_revocation).min().copied()
     }
 
-    /// Marks the permits as lost whose revocation has taken effect.
+    /// Marks the permits whose revocation has taken effect as lost.
     pub(super) fn apply_revocations(&mut self, now: Moment) {
         let over: Vec<_> =
             self.revocations.iter().filter(|(_, at)| **at <= now).map(|(grant, _)| *grant).collect();
         over.into_iter().for_each(|grant| self.mark_lost(grant));
     }
 
-    /// A revoked grant is no longer held: its grace period is over, or VerifyGrant says so.
+    /// Marks the permit of a revoked grant as lost: its grace period is over, or the server answers that it is not
+    /// held.
     pub(super) fn mark_lost(&mut self, grant: GrantId) {
         if let Some(validity) = self.permits.get(&grant) {
             validity.mark_lost(Lost::Revoked);

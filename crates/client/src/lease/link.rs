@@ -1,4 +1,4 @@
-//! The link of a session to a server: a connection, or the next attempt to get one.
+//! The link of a session to a server: a connection, or an attempt to attach the session to one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,8 +17,8 @@ use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success}
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
 
-/// The longest time for one address to answer, and to attach a session after that: the rest of its lease may be short. Where no
-/// lease runs, it is the default of [`Settings::open_max`].
+/// The longest time for one address to answer, and then to attach a session, the rest of whose lease may be short. For
+/// a session that is not open yet, it is the default of [`Settings::open_max`].
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -27,15 +27,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The request that a response belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag {
-    /// Hello: its answer, and after that notices of the server.
+    /// Hello: its answer, and then notices of the server.
     Hello,
     /// KeepAlive, sent at this moment.
     KeepAlive(Moment),
-    /// A numbered request, sent at this moment: perhaps the notice that it is queued, and then its answer.
+    /// A request with an id, sent at this moment: perhaps the notice that it is queued, and then its answer.
     Request { id: RequestId, sent: Moment },
     /// VerifyGrant, sent at this moment.
     Verify { grant: GrantId, sent: Moment },
-    /// The request Where, which is answered with the addresses of the cluster's nodes.
+    /// Where, whose answer has the addresses of the cluster's nodes.
     Where,
     /// Cancel, whose answer is ignored: the canceled request has its own.
     Cancel,
@@ -57,7 +57,7 @@ pub(super) enum Link {
 pub(super) enum LinkEvent {
     Response(Tag, ResponseFrame),
     Disconnected(Disconnect),
-    /// Boxed, because it is by far the largest.
+    /// Boxed, because it is by far the largest variant.
     Attached(Box<Attached>),
     AttachmentFailed(AttachmentFailure),
 }
@@ -65,16 +65,15 @@ pub(super) enum LinkEvent {
 /// An attachment, at one of several addresses.
 pub(super) type Attaching = Stage<Attached, AttachmentFailure>;
 
-/// An attempt to say Hello to a server to which no session is attached yet.
+/// An attempt to say Hello over a new connection, to which no session is attached yet.
 pub(super) type Greeting = Stage<Greeted, Error>;
 
-/// The session is attached to a connection.
+/// The result of an attachment.
 pub(super) struct Attached {
-    /// The session, with its time to live.
     pub(super) session: OpenedSession,
     pub(super) connection: SessionConnection,
     pub(super) address: Address,
-    /// As in [`AttachmentFailure`].
+    /// See [`AttachmentFailure::late_attachments`].
     pub(super) late_attachments: u32,
 }
 
@@ -86,7 +85,7 @@ pub(super) struct Greeted {
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
     features: Features,
-    /// The token that was shown to the server; `None`: none was.
+    /// The token that was sent in Hello, if there was one.
     token: Option<Token>,
 }
 
@@ -97,8 +96,8 @@ pub(super) struct AttachmentFailure {
     pub(super) error: Error,
     /// Whether the session no longer exists.
     pub(super) session_is_lost: bool,
-    /// Attachments and openings that were given up without an answer. The server may still execute them after a later one,
-    /// which then loses the session to them.
+    /// How many attachments and openings were given up without an answer. The server may still execute one of them
+    /// after a later one, whose connection then loses the session.
     pub(super) late_attachments: u32,
 }
 
@@ -138,21 +137,21 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct SessionConnection {
     greeted: Greeted,
-    /// When the last request was sent that the server has answered: the lease was renewed after that.
+    /// When the last answered request was sent. The server renewed the lease after that.
     renewed_at: Moment,
-    /// When the KeepAlive was sent that is not answered.
+    /// When the unanswered KeepAlive was sent, if there is one.
     keep_alive_sent: Option<Moment>,
-    /// When KeepAlive was sent last, or the session attached. It may have been refused.
+    /// When the last KeepAlive, which may have been refused, or the attachment was sent.
     kept_alive_at: Moment,
-    /// How long the last answer to KeepAlive took, or that to the attachment.
+    /// How long the last answer to KeepAlive or to the attachment took.
     round_trip: Duration,
-    /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
+    /// When the requests were sent from which a notice may count its time: the last answered one, and those after it.
     sent: VecDeque<(Opaque, Moment)>,
     clock: Arc<dyn Clock>,
 }
 
 impl SessionConnection {
-    /// Sends a request that has one response, which is reported with the tag.
+    /// Sends a request whose one response is reported with the tag.
     ///
     /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
     pub(super) fn post(&mut self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
@@ -163,8 +162,9 @@ impl SessionConnection {
         Ok(())
     }
 
-    /// When a grant or a session ends at the earliest, by a notice. The notice may have been delayed, but the server received
-    /// the request after it was sent: the client counts from then.
+    /// Returns when a grant or a session ends at the earliest, according to a notice. The server counts from its
+    /// receipt of a request that the notice names. Since the notice may be late, the client counts from the sending of
+    /// that request.
     pub(super) fn end_of(&self, End { request, after }: End) -> Moment {
         let sent = self.sent.iter().find(|(opaque, _)| *opaque == request);
         // No server counts from another request. If one does, the end must not be too late.
@@ -173,7 +173,7 @@ impl SessionConnection {
 
     async fn event(&mut self) -> LinkEvent {
         tokio::select! {
-            // Responses that were received before the connection ended count.
+            // Responses that were received before the connection ended are valid.
             biased;
             Some((tag, frame)) = self.greeted.responses.recv() => {
                 // The notices that follow count from this request or from a later one.
@@ -186,40 +186,40 @@ impl SessionConnection {
         }
     }
 
-    /// Whether the server says where the nodes of its cluster are.
+    /// Returns whether the server answers Where.
     pub(super) fn says_where(&self) -> bool {
         self.greeted.features.contains(Features::WHERE)
     }
 
-    /// The token that was shown to the server.
+    /// Returns the token that was sent in Hello.
     pub(super) fn token(&self) -> Option<&Token> {
         self.greeted.token.as_ref()
     }
 
-    /// When the last request was sent that the server has answered.
+    /// Returns when the last answered request was sent.
     pub(super) fn renewed_at(&self) -> Moment {
         self.renewed_at
     }
 
-    /// A request was answered that was sent at this moment.
+    /// Notes the answer to a request that was sent at this moment.
     pub(super) fn renewed(&mut self, sent: Moment) {
         self.renewed_at = self.renewed_at.max(sent);
     }
 
-    /// The KeepAlive was answered that was sent at this moment.
+    /// Notes the answer to the KeepAlive that was sent at this moment.
     pub(super) fn keep_alive_answered(&mut self, sent: Moment) {
         self.keep_alive_sent = None;
         self.round_trip = self.clock.now().since(sent);
     }
 
-    /// How long the answer to KeepAlive may take. A slow network is not a dead one: closing its connections would lose leases
-    /// that can be kept.
+    /// Returns how long the answer to KeepAlive may take. It takes longer in a slow network, where closing the
+    /// connection would lose leases that can be kept.
     fn answer_max(&self, interval: Duration) -> Duration {
         interval.max(self.round_trip * 2).min(SILENCE_MAX)
     }
 
-    /// When KeepAlive has to be sent, or its answer is overdue. `probe_at`: when it has to be sent at the latest, to prove
-    /// that the connection is stable.
+    /// Returns when KeepAlive has to be sent, or when the answer to an unanswered one is overdue. KeepAlive is sent at
+    /// `probe_at` at the latest, to prove that the connection is stable.
     pub(super) fn keep_alive_due(&self, interval: Duration, probe_at: Option<Moment>) -> Moment {
         match self.keep_alive_sent {
             Some(sent) => sent.after(self.answer_max(interval)),
@@ -251,18 +251,19 @@ impl SessionConnection {
     }
 }
 
-/// The time without an answer after which KeepAlive is sent. Its own answer may take as long, or twice the round trip.
+/// Returns the time without an answer after which KeepAlive is sent. Its own answer may take as long, or twice the
+/// round trip.
 pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }
 
-/// Which session an attempt attaches.
+/// The session that an attempt attaches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
-    /// One that was opened.
+    /// A session that was opened.
     Opened(OpenedSession),
-    /// One that is to be opened with this key. An earlier attempt may have opened it without an answer. `None`: the
-    /// server makes the key.
+    /// A session that is to be opened with this key; an earlier attempt may have opened it without an answer. `None`:
+    /// the server makes the key.
     New(Option<SessionKey>),
 }
 
@@ -276,8 +277,9 @@ impl Target {
     }
 }
 
-/// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
-/// Of the addresses of a name, `last` is tried last. Then the client will repeat this number of requests with their places.
+/// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known
+/// there. Of the IP addresses of one host, `last` is tried last. `repetitions` is the number of requests that the
+/// client will then repeat with their places.
 pub(super) fn attach_first(
     settings: &Settings,
     addresses: Vec<Address>,
@@ -313,8 +315,8 @@ pub(super) fn attach_first(
     })
 }
 
-/// Connects to the first of several addresses that answers what is asked there, each within `attempt_max`. Of the addresses of a
-/// name, `last` is tried last.
+/// Connects to several addresses, each within `attempt_max`, and returns the first answer to `ask`. Of the IP addresses
+/// of one host, `last` is tried last.
 pub(super) async fn ask_first<T: Send + 'static>(
     settings: &Settings,
     addresses: &[Address],
@@ -365,7 +367,7 @@ pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
     Box::pin(async move { Ok(greet_first(&settings, &[address], None, ATTEMPT_MAX).await?.answer) })
 }
 
-/// Connects to an address and says Hello, unless the token is still this one, which the server has refused.
+/// Connects to an address and says Hello with the latest token. Fails if that is still the refused one.
 pub(super) fn greet_with_another_token(settings: &Settings, address: Address, refused: Token) -> Greeting {
     let settings = settings.clone();
     Box::pin(async move {
@@ -387,7 +389,7 @@ async fn say_hello(
     let credentials = connection.credentials(token.as_ref())?;
     let (label, features) = (&terms.label[..], Features::PLACES);
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
-    connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
+    connection.post(hello, Tag::Hello, &sender, Answers::OneAndNotices)?;
     // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
     let answer = tokio::select! {
         biased;
@@ -409,8 +411,8 @@ pub(super) fn attach_at(
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
     let attempt_max = target.attempt_max(settings);
     Box::pin(async move {
-        // The leader of a cluster speaks for all addresses.
-        let speaks_for_all = greeted.features.contains(Features::CLUSTER);
+        // A session that the leader of a cluster does not know is at no other address.
+        let is_leader = greeted.features.contains(Features::CLUSTER);
         let attaching = attach_over(greeted, clock, &terms, target, repetitions);
         let outcome = timeout(attempt_max, attaching).await;
         let outcome = outcome.unwrap_or_else(|_| Err(too_late(&address, attempt_max)));
@@ -419,7 +421,7 @@ pub(super) fn attach_at(
                 error.kind(),
                 ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
             );
-            let session_is_lost = speaks_for_all && error.status() == Some(Status::NoSuchSession);
+            let session_is_lost = is_leader && error.status() == Some(Status::NoSuchSession);
             AttachmentFailure { error, session_is_lost, late_attachments: is_unanswered.into() }
         };
         let (session, connection) = outcome.map_err(failed)?;
@@ -427,7 +429,7 @@ pub(super) fn attach_at(
     })
 }
 
-/// The error of an attempt at this address that takes longer than `limit`.
+/// Returns the error of an attempt at this address that takes longer than `limit`.
 fn too_late(address: &Address, limit: Duration) -> Error {
     ConnectError::TimedOut { address: address.to_string(), limit }.into()
 }
@@ -440,7 +442,7 @@ async fn attach_over(
     target: Target,
     repetitions: u32,
 ) -> Result<(OpenedSession, SessionConnection), Error> {
-    // On the wire, 0 stands for the server's default.
+    // On the wire, 0 means the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
     let sent = clock.now();
     let request = match target {

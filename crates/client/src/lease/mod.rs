@@ -6,11 +6,11 @@
 //! 1. `acquire` collects the options into the `AcquireSpec` of `claim`, and repeats the acquire if its session is lost.
 //! 2. The `client` chooses a session, or opens one: a handle, and a `driver` that runs in the `executor`.
 //! 3. `acquire` sends a command to the driver and waits for the outcome (`requests`).
-//! 4. `driver` adds the request to the table of `requests`, which gives it an id, and sends it over the `link`. `reconnect`
-//!    decides when and where to connect.
+//! 4. The `driver` adds the request to the table of `requests`, which gives it an id, and sends it over the `link`.
+//!    `reconnect` decides when and where to connect.
 //! 5. The answer adds the grant to the table of `grants`, with its validity; `acquire` makes it a `permit`.
 //!
-//! `clock`, `transport`, `settings` and `builder` are what a client is configured with.
+//! `builder` configures a client: its `settings`, `clock` and `transport`.
 
 mod acquire;
 mod builder;

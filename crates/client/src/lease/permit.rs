@@ -16,7 +16,7 @@ use crate::{Error, Lost};
 use signalbox_model::{GrantId, SessionKey};
 use signalbox_protocol::OpenedSession;
 
-/// Operations on a permit, for the text of an error.
+/// Names of operations on a permit, for errors.
 const HOLD: &str = "hold";
 const HAND_OVER: &str = "hand over";
 const RELEASE: &str = "release";
@@ -48,7 +48,7 @@ pub struct Permit {
     session: Arc<SessionHandle>,
     grant: HeldGrant,
     spec: Arc<AcquireSpec>,
-    /// The driver was asked to release the grant, or to leave it to another process.
+    /// Whether the driver was asked to release the grant, or to leave it to another process.
     is_given_up: bool,
 }
 
@@ -62,8 +62,8 @@ impl Permit {
         permit
     }
 
-    /// The grant's id, which is the fencing token of the permit: it increases with each grant of a name. A store that
-    /// refuses a lower id than it has seen is safe from writes of earlier holders (`docs/semantics.md`, "Fencing
+    /// Returns the grant's id, which is the permit's fencing token: it increases with each grant of a name. A store
+    /// that refuses a lower id than it has seen is safe from writes of earlier holders (`docs/semantics.md`, "Fencing
     /// tokens").
     ///
     #[doc = example!(
@@ -74,7 +74,7 @@ impl Permit {
         self.grant.granted.grant
     }
 
-    /// The claims that were requested and granted.
+    /// Returns the claims that were requested and granted.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {
@@ -87,16 +87,16 @@ impl Permit {
         &self.spec.claims
     }
 
-    /// For each claim, in the order of [`Self::claims`]: the semaphore's actual capacity, which may differ from the
-    /// requested one, or the counter's maximum as requested.
+    /// Returns a number for each claim, in the order of [`Self::claims`]: the actual capacity of a semaphore, which may
+    /// differ from the requested one, or the requested maximum of a counter.
     ///
     #[doc = example!("permit: &Permit", r#"println!("one of {}", permit.capacities()[0]);"#)]
     pub fn capacities(&self) -> &[u32] {
         &self.grant.granted.capacities
     }
 
-    /// The claims whose semaphore has another capacity than the one that was requested, with the capacity that it has.
-    /// It existed before, with that capacity: programs that use it disagree. The client also logs a warning.
+    /// Returns the claims whose semaphore existed with another capacity than the requested one, and the capacity that
+    /// it has. The programs that use it request different capacities. The client also logs a warning.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {
@@ -110,7 +110,7 @@ impl Permit {
         capacities.filter(|(claim, capacity)| claim.differs_from(*capacity))
     }
 
-    /// The numbers of the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
+    /// Returns the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
     /// semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
     ///
     #[doc = example!(
@@ -122,7 +122,7 @@ impl Permit {
         self.slots_of(0)
     }
 
-    /// The numbers of the slots of one claim, by its index in [`Self::claims`]; empty if there is no such claim.
+    /// Returns the slots of the claim with this index in [`Self::claims`]; empty if there is no such claim.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {
@@ -135,7 +135,7 @@ impl Permit {
         self.grant.granted.slots.get(claim).map_or(&[], |slots| slots)
     }
 
-    /// Whether the permit is held now.
+    /// Returns whether the permit is held now.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {
@@ -152,14 +152,14 @@ impl Permit {
         self.time_left().is_some()
     }
 
-    /// How long the permit is held at least, if it is not renewed from now on; `None` if it is lost.
+    /// Returns the least time for which the permit is still held, even without a renewal; `None` if it is lost.
     ///
     #[doc = example!("permit: &Permit", "let enough = permit.time_left() > Some(Duration::from_secs(2));")]
     pub fn time_left(&self) -> Option<Duration> {
         self.grant.validity.remaining()
     }
 
-    /// Resolves when the permit is lost, with the reason. The client's own thread detects the loss, so a busy runtime
+    /// Waits until the permit is lost, and returns why. The client's own thread detects the loss, so a busy runtime
     /// does not delay the detection; it delays the task that awaits this.
     ///
     /// ```no_run
@@ -175,8 +175,8 @@ impl Permit {
         self.grant.validity.lost().await
     }
 
-    /// Resolves when an administrator revokes the permit. The permit is held during the grace period, which
-    /// [`Self::time_left`] includes from then on; [`Self::lost`] resolves at its end.
+    /// Waits until an administrator revokes the permit. The permit is held until the grace period ends, which
+    /// [`Self::time_left`] takes into account from then on; then [`Self::lost`] returns.
     ///
     #[doc = example!(
         "permit: Permit",
@@ -190,7 +190,7 @@ impl Permit {
     /// Runs a future for as long as the permit is held. If the permit is lost first, the future is dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) with the reason, and no other.
+    /// Only [`ErrorKind::Lost`](crate::ErrorKind::Lost), with the reason.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
@@ -203,20 +203,20 @@ impl Permit {
         let mut work = pin!(work);
         let work = poll_fn(|context| match self.grant.validity.remaining() {
             Some(_) => work.as_mut().poll(context),
-            // A process that was suspended may come here before the driver has marked the permit as lost.
+            // After a suspension, this may run before the driver has marked the permit as lost.
             None => Poll::Pending,
         });
         tokio::select! {
-            // A loss comes first: the work must not take another step without the permit.
+            // Check for a loss first: the work must not take another step without the permit.
             biased;
             lost = self.lost() => Err(self.failed(HOLD, lost)),
             done = work => Ok(done),
         }
     }
 
-    /// Hands the permit over to another process. The server keeps the session, with all that it holds, until its time
-    /// to live is over. Other permits of the same session are lost here, and stay held by the session. Acquires that wait
-    /// in the session are not handed over: they queue again in another session of this client.
+    /// Hands the permit over to another process. The server keeps the session with everything that it holds until its
+    /// time to live is over. Other permits of the same session are lost here, and stay held by the session. Acquires
+    /// that wait in the session are not handed over: they queue again in another session of this client.
     ///
     /// # Errors
     /// If the permit is lost or no server is connected. The permit is then released, even if the future is dropped.
@@ -236,7 +236,7 @@ impl Permit {
                 if !self.is_held() {
                     return Err(self.failed(HAND_OVER, self.lost().await));
                 }
-                // Nothing is awaited from here on: either the session is kept and the caller knows it, or neither.
+                // Nothing is awaited from here on, so the session is not kept without a caller that knows its key.
                 self.is_given_up = true;
                 self.session.send(Command::StopRenewing);
                 Ok(HandedOver { session, key, grant: self.id(), ttl: ttl.into() })
@@ -245,25 +245,26 @@ impl Permit {
         }
     }
 
-    /// Releases the permit and waits for the server's answer, for 5 s at most. If the future is dropped, the permit is released
-    /// all the same.
+    /// Releases the permit and waits for the server's answer, for 5 s at most. Dropping the future does not stop the
+    /// release.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the permit was lost before: another holder may have had the resources.
-    /// [`ErrorKind::Unanswered`](crate::ErrorKind::Unanswered) after 5 s: the client repeats the release in the background, until
-    /// it is answered or the lease ends.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the permit was already lost: another holder may have had the
+    /// resources. [`ErrorKind::Unanswered`](crate::ErrorKind::Unanswered) after 5 s: the client repeats the release in
+    /// the background, until it is answered or the lease ends.
     ///
     #[doc = example!("permit: Permit", "permit.release().await?;")]
     pub async fn release(self) -> Result<(), Error> {
-        self.give_back(false).await
+        self.request_release(false).await
     }
 
-    /// As [`Self::release`], after the work of a single flight is done: the [shared](super::Acquire::shared) requests that wait
-    /// for it end with [`Flight::Done`](super::Flight::Done). Put the result where they look for it first.
+    /// Releases the permit like [`Self::release`], after the work of a single flight is done. The waiting
+    /// [shared](super::Acquire::shared) requests end with [`Flight::Done`](super::Flight::Done), so store the result
+    /// first.
     ///
     /// # Errors
-    /// As [`Self::release`]. [`Status::InvalidArguments`](crate::Status::InvalidArguments) if no shared request has acquired the
-    /// permit: it stays held until its session ends.
+    /// The errors of [`Self::release`], and [`Status::InvalidArguments`](crate::Status::InvalidArguments) if the permit
+    /// was not acquired by a shared request: it then stays held until its session ends.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -278,10 +279,10 @@ impl Permit {
     /// # }
     /// ```
     pub async fn release_done(self) -> Result<(), Error> {
-        self.give_back(true).await
+        self.request_release(true).await
     }
 
-    async fn give_back(mut self, is_done: bool) -> Result<(), Error> {
+    async fn request_release(mut self, is_done: bool) -> Result<(), Error> {
         self.is_given_up = true;
         let (reply, answer) = oneshot::channel();
         self.session.send(Command::Release { grant: self.id(), is_done, reply: Some(reply) });
@@ -291,9 +292,9 @@ impl Permit {
         }
     }
 
-    /// The error of an operation on this permit, with its names.
+    /// Adds this operation on the permit to an error.
     fn failed(&self, operation: &str, error: impl Into<Error>) -> Error {
-        error.into().of(self.spec.requested(operation))
+        error.into().with_request(self.spec.requested(operation))
     }
 }
 
@@ -313,7 +314,7 @@ pub struct HandedOver {
     pub key: SessionKey,
     /// The permit's grant.
     pub grant: GrantId,
-    /// How long the session lives after it was last renewed.
+    /// How long the session lives after its last renewal.
     pub ttl: Duration,
 }
 

@@ -1,10 +1,10 @@
-//! What callers ask of the driver of a session: its commands, the numbered requests that they become until the server has
-//! answered, and the load of the session, which limits them.
+//! The commands to the driver of a session, the requests with ids that it makes of them and keeps until the server has
+//! answered, and the load of the session, which limits how many acquires use it.
 //!
 //! Invariants:
-//! - A request keeps its number until it is answered, so a repetition is the same request to the server.
-//! - Requests are sent in the order of their numbers.
-//! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
+//! - A request keeps its id until it is answered, so a repetition is the same request to the server.
+//! - Requests are sent in the order of their ids.
+//! - A request is sent only while its id is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use signalbox_protocol::{
     AllGranted, Claims, Extended, Granted, OpenedSession, Queueing, ResponseFrame, Wait,
 };
 
-/// What a driver is asked to do.
+/// A command to a driver.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Replies once the session is open, or every address has failed.
@@ -32,42 +32,44 @@ pub(super) enum Command {
         spec: Arc<AcquireSpec>,
         reply: oneshot::Sender<AcquireOutcome>,
     },
-    /// A caller has closed its channel: it no longer waits for its acquire.
+    /// Cancels the acquires whose callers have closed their channels.
     CancelAcquires,
     Release {
         grant: GrantId,
-        /// The work of its single flight is done.
+        /// Whether the work of its single flight is done.
         is_done: bool,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
-    /// For a permit that is handed over: no further acquire uses the session, and those that wait end with
-    /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when no request is left at the server.
+    /// Prepares the session to be handed over: it takes no further acquires, and waiting ones end with
+    /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when the server has answered all
+    /// requests.
     Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
     /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
-    /// caller may be gone when that is answered: nothing would ever release what the session holds.
+    /// caller may be gone when that is answered: then nothing would release what the session holds.
     StopRenewing,
-    /// Closes the session, which releases all that it holds. The reply is the end of the channel.
+    /// Closes the session, which releases all that it holds, and then closes the channel without a value.
     Close(oneshot::Sender<()>),
 }
 
 /// How an acquire ended.
 pub(super) type AcquireOutcome = Result<HeldGrant, AcquireFailure>;
 
-/// A grant of the server. The receiver of the reply has to make it a permit or release it.
+/// A grant of the server. Its receiver has to make it a permit or release it.
 #[derive(Debug)]
 pub(super) struct HeldGrant {
     pub(super) granted: AllGranted<Vec<u32>, Vec<Vec<u16>>>,
     pub(super) validity: Arc<PermitValidity>,
 }
 
-/// Why an acquire has no grant.
+/// Why an acquire was not granted.
 #[derive(Debug)]
 pub(super) enum AcquireFailure {
-    /// The acquire failed.
+    /// It failed, and is not repeated.
     Final(Error),
-    /// The session ended, and the place in the queue with it. The acquire can be repeated in another session.
+    /// Its session ended, and its place in the queue is lost. It can be repeated in another session.
     SessionEnded {
-        /// Since when no connection of it was stable; when it ended, if one was. `None`: the session has not known the acquire.
+        /// Since when the session had no stable connection; if it had one, when it ended. `None`: its driver never
+        /// received the acquire.
         down_since: Option<Moment>,
     },
 }
@@ -77,17 +79,18 @@ pub(super) enum AcquireFailure {
 pub(super) struct Request {
     pub(super) operation: Operation,
     pub(super) transmission: Transmission,
-    /// The place in the queue that the server has reported; a repetition presents it after a restart of the server.
+    /// The place in the queue that the server has reported. After a restart of the server, the repeated request
+    /// presents it.
     pub(super) place: Option<Place>,
 }
 
 /// How often a request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transmission {
-    /// The server cannot know of it.
+    /// Not yet, so the server cannot know of it.
     Unsent,
     Sent,
-    /// It was sent over several connections, so its answer may describe an earlier state.
+    /// Over several connections, so its answer may describe an earlier state.
     Repeated,
 }
 
@@ -101,7 +104,7 @@ pub(super) enum Operation {
     },
     Release {
         grant: GrantId,
-        /// The work of its single flight is done.
+        /// Whether the work of its single flight is done.
         is_done: bool,
         /// `None`: no caller waits, or it was answered.
         caller: Option<ReleaseCaller>,
@@ -117,12 +120,13 @@ pub(super) struct ReleaseCaller {
 }
 
 impl Operation {
-    /// Whether this is an acquire without a waiting caller. It is repeated only to learn whether it was granted.
+    /// Returns whether this is an acquire without a waiting caller. It is repeated only to learn whether it was
+    /// granted.
     pub(super) fn is_canceled(&self) -> bool {
         matches!(self, Self::Acquire { reply: None, .. })
     }
 
-    /// Sends the request at this moment, with its reported place. Fails if the connection has ended.
+    /// Sends the request with its reported place. Fails if the connection has ended.
     pub(super) fn post(
         &self,
         connection: &mut SessionConnection,
@@ -159,8 +163,8 @@ impl Operation {
     }
 }
 
-/// The answer to a release. If it was sent before, `NotAcquired` may mean that the first one succeeded: a restarted
-/// server restores grants, but not the answers to releases.
+/// Reads the answer to a release. `NotAcquired` means that the grant was revoked. For a repeated release it may also
+/// mean that the first one succeeded, because a restarted server restores grants, but not the answers to releases.
 pub(super) fn read_released(frame: &ResponseFrame, is_repeated: bool) -> Result<(), Error> {
     match success(frame.clone()) {
         Err(error) if error.status() == Some(Status::NotAcquired) => {
@@ -174,7 +178,7 @@ pub(super) fn read_released(frame: &ResponseFrame, is_repeated: bool) -> Result<
     }
 }
 
-/// The answer to an acquire.
+/// Reads the answer to an acquire.
 pub(super) fn read_granted(
     frame: &ResponseFrame,
     spec: &AcquireSpec,
@@ -187,9 +191,8 @@ pub(super) fn read_granted(
     Ok(frame.all_granted()?)
 }
 
-/// How far a request's number may be above that of the oldest unanswered one: servers remember only this many answers. Later
-/// requests wait here. [`SessionLoad`] keeps a session below this limit
-/// wherever a request may wait long.
+/// How far a request's id may be above that of the oldest unanswered one: servers remember only this many answers.
+/// Later requests wait in the table. [`SessionLoad`] keeps sessions below this limit, because a request may wait long.
 const WINDOW_MAX: u64 = 1024;
 
 #[derive(Debug, Default)]
@@ -197,12 +200,12 @@ pub(super) struct RequestTable {
     requests: BTreeMap<RequestId, Request>,
     /// Requests that have not been sent over the current connection.
     unsent: BTreeSet<RequestId>,
-    /// The last number that was given to a request; numbers start at 1.
+    /// The last id that was given to a request. Ids start at 1.
     last: u64,
 }
 
 impl RequestTable {
-    /// Adds a request, under a new number.
+    /// Adds a request under a new id.
     pub(super) fn add(&mut self, operation: Operation) {
         self.last += 1;
         let id = RequestId(self.last);
@@ -210,26 +213,26 @@ impl RequestTable {
         self.unsent.insert(id);
     }
 
-    /// Adds a removed request again, under its number.
+    /// Adds a removed request again, under its id.
     pub(super) fn put_back(&mut self, id: RequestId, request: Request) {
         self.requests.insert(id, request);
         self.unsent.insert(id);
     }
 
-    /// The server has reported the place of a request in the queue.
+    /// Notes the place of a request in the queue, which the server has reported.
     pub(super) fn set_place(&mut self, id: RequestId, place: Place) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.place = Some(place);
         }
     }
 
-    /// The number of requests whose places the server has reported.
+    /// Returns the number of requests whose places the server has reported.
     pub(super) fn place_count(&self) -> u32 {
         self.requests.values().filter(|request| request.place.is_some()).count() as u32
     }
 
-    /// The next operation to send, with its request ids and its place. From now on, its request counts as sent. `None` if all
-    /// are sent or the window is full.
+    /// Returns the next operation to send, with its request ids and its place, and counts it as sent. `None` if all are
+    /// sent or the window is full.
     pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation, Option<Place>)> {
         let own = *self.unsent.first()?;
         let lowest_unanswered = self.lowest_unanswered();
@@ -256,7 +259,7 @@ impl RequestTable {
         self.requests.remove(&id)
     }
 
-    /// The acquires whose callers have closed their channels.
+    /// Returns the acquires whose callers have closed their channels.
     pub(super) fn abandoned_acquires(&self) -> Vec<RequestId> {
         let is_abandoned = |request: &Request| match &request.operation {
             Operation::Acquire { reply: Some(reply), .. } => reply.is_closed(),
@@ -265,8 +268,8 @@ impl RequestTable {
         self.requests.iter().filter(|(_, request)| is_abandoned(request)).map(|(id, _)| *id).collect()
     }
 
-    /// Cancels an acquire: from now on no caller waits for it. Returns its reply channel, and whether the server has to cancel it
-    /// too: what it grants before that is released. A request that was never sent is removed.
+    /// Cancels an acquire: its reply channel is removed, so that a grant is released. Returns the channel, and whether
+    /// the server has to cancel the request too. A request that was never sent is removed.
     pub(super) fn cancel(&mut self, id: RequestId) -> (Option<oneshot::Sender<AcquireOutcome>>, bool) {
         let Some(request) = self.requests.get_mut(&id) else { return (None, false) };
         let reply = match &mut request.operation {
@@ -280,7 +283,7 @@ impl RequestTable {
         (reply, was_sent)
     }
 
-    /// The acquires whose callers wait, in the order of their numbers.
+    /// Returns the acquires whose callers wait, in the order of their ids.
     pub(super) fn waiting_acquires(&self) -> impl Iterator<Item = (RequestId, &AcquireSpec, Moment)> {
         self.requests.iter().filter_map(|(id, request)| match &request.operation {
             Operation::Acquire { spec, asked_at, reply: Some(_), .. } => Some((*id, &**spec, *asked_at)),
@@ -288,8 +291,8 @@ impl RequestTable {
         })
     }
 
-    /// When the first caller of a release stops waiting; `None`: no caller waits. All wait equally long, so it is the first in the
-    /// order of the numbers.
+    /// Returns when the first caller of a release stops waiting; `None`: no caller waits. All wait equally long, so it
+    /// is the one with the lowest id.
     pub(super) fn release_deadline(&self) -> Option<Moment> {
         self.requests.values().find_map(|request| match &request.operation {
             Operation::Release { caller: Some(caller), .. } => Some(caller.until),
@@ -305,18 +308,18 @@ impl RequestTable {
         })
     }
 
-    /// Whether a request is an acquire that is not answered yet.
+    /// Returns whether a request is an acquire that is not answered yet.
     pub(super) fn is_acquire(&self, id: RequestId) -> bool {
         let request = self.requests.get(&id);
         request.is_some_and(|request| matches!(request.operation, Operation::Acquire { .. }))
     }
 
-    /// Whether the server has answered all requests.
+    /// Returns whether the server has answered all requests.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// The number of requests from the oldest unanswered one on, with the next new one.
+    /// Returns the number of ids from the oldest unanswered request to the next new one.
     pub(super) fn window(&self) -> usize {
         usize::try_from(self.last + 1 - self.lowest_unanswered().0).unwrap_or(usize::MAX)
     }
@@ -325,37 +328,37 @@ impl RequestTable {
         self.requests.keys().next().copied().unwrap_or(RequestId(self.last + 1))
     }
 
-    /// Takes out all operations, when the session has ended.
+    /// Removes and returns all operations, when the session has ended.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
         self.unsent.clear();
         std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
     }
 }
 
-/// The number of requests and permits of a session from which on a client opens another session. A server remembers 1,024
-/// answers from the oldest unanswered request on, so while one request waits long, the number of later ones is limited.
-/// Concurrent acquires count once here before the driver receives them, and each needs two request numbers with its release:
-/// so the limit is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
+/// The load at which a client opens another session. A server remembers 1,024 answers from the oldest unanswered
+/// request on ([`WINDOW_MAX`]), so while one request waits long, the number of later ones is limited. An acquire that
+/// the driver has not received yet counts as one, but needs two request ids, with its release; so the limit is less
+/// than half of 1,024. The rest is a reserve for threads that check the load at the same time.
 const LOAD_MAX: usize = 480;
 
 /// The load of a session, shared by its users and its driver.
 #[derive(Debug, Default)]
 pub(super) struct SessionLoad {
-    /// Acquires that wait, and permits: each needs one more request to release it.
+    /// The number of waiting acquires and permits, each of which needs one more request for its release.
     acquires_and_permits: AtomicUsize,
-    /// Request numbers from the oldest unanswered request on.
+    /// The result of [`RequestTable::window`].
     window: AtomicUsize,
     /// Whether the session is being handed over.
     is_isolated: AtomicBool,
 }
 
 impl SessionLoad {
-    /// An acquire was started.
+    /// Adds an acquire that was started.
     pub(super) fn add(&self) {
         self.acquires_and_permits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An acquire failed, or a permit was released.
+    /// Removes an acquire that failed or a permit that was released.
     pub(super) fn remove(&self) {
         self.acquires_and_permits.fetch_sub(1, Ordering::Relaxed);
     }
@@ -364,12 +367,12 @@ impl SessionLoad {
         self.window.store(window, Ordering::Relaxed);
     }
 
-    /// From now on, the session takes no acquire.
+    /// Closes the session to further acquires.
     pub(super) fn isolate(&self) {
         self.is_isolated.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the session can take another acquire.
+    /// Returns whether the session can take another acquire.
     pub(super) fn has_room(&self) -> bool {
         if self.is_isolated.load(Ordering::Relaxed) {
             return false;

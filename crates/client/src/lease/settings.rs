@@ -1,4 +1,4 @@
-//! The settings that all sessions of a client share.
+//! The settings of a client, which all its sessions share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use super::transport::Dial;
 use crate::{Address, Token};
 use signalbox_protocol::LABEL_BYTES_MAX;
 
-/// The settings of a client.
 #[derive(Clone)]
 pub(super) struct Settings {
     /// At least one.
     pub(super) addresses: Vec<Address>,
-    /// The address that is tried first; it may be one of several addresses of a host name. `None`: a random one, which spreads
-    /// clients over the servers.
+    /// The address that is tried first; it may be limited to one IP address of its host. `None`: a random one, which
+    /// spreads clients over the servers.
     pub(super) first: Option<Address>,
     pub(super) terms: Terms,
     pub(super) token: Option<Token>,
     /// How long servers may be unreachable before acquires fail.
     pub(super) unreachable_after: Duration,
-    /// The longest time for one address to answer, and then to open a session. It applies while there is no valid lease.
+    /// The longest time for one address to answer, and then to open a session. It applies to sessions that are not open
+    /// yet.
     pub(super) open_max: Duration,
     pub(super) dial: Arc<dyn Dial>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seed: u64,
 }
 
-/// The label and the time to live with which a session is opened. They apply to everything that it holds.
+/// The label and the time to live of a session. They apply to everything that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) label: Vec<u8>,
@@ -35,7 +35,7 @@ pub(super) struct Terms {
     pub(super) ttl: Option<Duration>,
 }
 
-/// As much of a label as the protocol allows.
-pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
+/// Truncates a label to the length that the protocol allows.
+pub(super) fn truncated_label(label: &[u8]) -> Vec<u8> {
     label[..label.len().min(LABEL_BYTES_MAX)].to_vec()
 }

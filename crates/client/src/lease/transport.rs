@@ -40,9 +40,9 @@ pub trait Transport: Send + Sync + 'static {
     /// The byte stream of a connection.
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
-    /// The addresses that an address stands for, at least one: those of its host, as [`Address::resolved_to`]. A client resolves
-    /// an address each time that it connects, and tries all results, as if each had been configured. By default, an address
-    /// stands for itself, and [`Self::connect`] interprets it.
+    /// Resolves the host of an address. Returns an address for each IP address of the host ([`Address::resolved_to`]),
+    /// at least one. A client resolves each time that it connects, and tries all of them. By default, this returns the
+    /// given address, which [`Self::connect`] interprets.
     ///
     /// # Errors
     /// [`ConnectError::Resolve`], or another error that describes the failure.
@@ -60,9 +60,9 @@ pub trait Transport: Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send;
 
-    /// As [`Self::connect`], for a client of several addresses. If more steps follow after the server has accepted the
-    /// connection, such as a handshake, this calls `accepted` before them: the client then waits longer before it tries another
-    /// address beside this one. By default, no steps follow, and `accepted` is not called.
+    /// Connects like [`Self::connect`], for a client that tries several addresses. If more steps follow after the
+    /// server has accepted the connection, such as a handshake, this calls `accepted` before them: the client then
+    /// waits longer before it also tries another address. By default, no steps follow, and `accepted` is not called.
     fn connect_in_steps(
         &self,
         address: Address,
@@ -73,8 +73,8 @@ pub trait Transport: Send + Sync + 'static {
         self.connect(address, limit)
     }
 
-    /// The address of the server if others may read what is sent over this stream: then no token is shown there. `None`, the
-    /// default: what is sent is encrypted, or does not leave the machine.
+    /// Returns the address of the server if others may read what is sent over this stream: no token is sent there.
+    /// `None`, the default: what is sent is encrypted, or does not leave the machine.
     fn in_clear(&self, _stream: &Self::Stream) -> Option<SocketAddr> {
         None
     }
@@ -104,10 +104,10 @@ impl Transport for Tcp {
 
 /// A [`Transport`] as a trait object. The task that serves a connection belongs to the runtime in which it is opened.
 pub(crate) trait Dial: Send + Sync {
-    /// As [`Transport::resolve`].
+    /// Calls [`Transport::resolve`], unless the address is resolved.
     fn resolve(self: Arc<Self>, address: Address) -> Stage<Vec<Address>, Error>;
 
-    /// As [`Transport::connect_in_steps`].
+    /// Calls [`Transport::connect_in_steps`].
     fn connect(
         self: Arc<Self>,
         address: Address,
