@@ -40,17 +40,18 @@ pub struct ClusterStatus {
 pub struct NodeStatus {
     /// Its value in etcd.
     pub node: Node,
-    /// How long before the end of the command its last heartbeat was seen; `None`: it sent none while it was watched. etcd does
-    /// not know when a key was written.
+    /// How long before the end of the command its last heartbeat was seen; `None`: it sent none while it was watched.
+    /// etcd does not store the time at which a key is written.
     pub heartbeat_age: Option<Duration>,
-    /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
+    /// The number of client connections that it relays, by its last heartbeat; `None`: it does not relay, or has sent
+    /// no heartbeat.
     pub relays: Option<u32>,
 }
 
 /// Whether the format of records can be raised to the newest one of this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finalization {
-    /// The cluster writes this format already, or a newer one.
+    /// The cluster already writes this format or a newer one.
     Done,
     /// Every node reads it, so [`finalize`] may raise the format.
     Possible,
@@ -78,14 +79,14 @@ impl Finalization {
 }
 
 impl NodeStatus {
-    /// Whether it sent a heartbeat while it was watched.
+    /// Returns whether it sent a heartbeat while it was watched.
     pub fn is_alive(&self) -> bool {
         self.heartbeat_age.is_some()
     }
 }
 
 impl ClusterStatus {
-    /// The name of the node that leads: it has not released the leadership, and sends heartbeats.
+    /// Returns the name of the node that leads, which has not released the leadership and sends heartbeats.
     pub fn leader(&self) -> Option<&str> {
         let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
         let node = self.nodes.get(&leadership.node)?;
@@ -93,7 +94,7 @@ impl ClusterStatus {
             .then_some(leadership.node.as_str())
     }
 
-    /// Whether the format of records can be raised to `own`.
+    /// Returns whether the format of records can be raised to `own`.
     pub fn finalization(&self, own: u32) -> Finalization {
         let nodes = self.nodes.iter().map(|(name, of)| (name, &of.node));
         Finalization::new(self.format.record_format, own, nodes)
@@ -128,9 +129,9 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     })
 }
 
-/// The nodes that send heartbeats: the revision of the last one of each, and when it was seen. Takes two retry periods, or less
-/// if all `awaited` nodes send one before. The time in which etcd answers is added, up to the lease duration: heartbeats arrive
-/// late if etcd is slow.
+/// Returns the nodes that send heartbeats, each with the revision of its last heartbeat and the time at which that was
+/// seen. Watches for two retry periods, or until all `awaited` nodes have sent a heartbeat. The time that etcd takes to
+/// answer is added, up to the lease duration, because heartbeats are late if etcd is slow.
 pub(super) fn watch(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -164,7 +165,8 @@ pub(super) fn watch(
     }
 }
 
-/// The times of the cluster: the longest ones if the renew deadline is one that only another version permits.
+/// Returns the times of the cluster, or the longest times if its renew deadline is one that only another version
+/// permits.
 pub(super) fn timing(format: &Format) -> Timing {
     Timing::new(Duration::from_millis(format.renew_deadline_ms)).unwrap_or(Timing::LONGEST)
 }
@@ -198,7 +200,7 @@ pub fn release(
     if invocation.is_some_and(|invocation| node.invocation != invocation) {
         return Ok(Release::Nothing);
     }
-    // An operator may be mistaken. A running process is detected by its heartbeats; a stopped one is not.
+    // An operator may be mistaken. Heartbeats reveal a running process, but not a frozen one.
     if let Some(format) = watched
         && watch(coordinator, keys, timing(&format), |node| node == name)?.contains_key(name)
     {
@@ -226,8 +228,8 @@ pub fn release(
     Err(AdminError::Changed)
 }
 
-/// Whether a run neither is a node nor leads. If the answer to an attempt was lost, the attempt may have been performed, and then
-/// the comparisons of a repeated one fail.
+/// Returns whether a run is no longer a node and does not lead. If an attempt was performed but its answer was lost,
+/// the comparisons of the repeated attempt fail, and this shows that it was performed.
 fn is_removed(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -239,7 +241,7 @@ fn is_removed(
     Ok(is_gone && !is_led_by(coordinator, keys, incarnation)?)
 }
 
-/// Whether a run leads.
+/// Returns whether a run leads.
 pub(super) fn is_led_by(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -344,7 +346,7 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     if is_raised { Ok(Finalized { from, to: own }) } else { Err(AdminError::Changed) }
 }
 
-/// The format of a cluster.
+/// Reads the format of a cluster.
 pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Format, AdminError> {
     let format = read(coordinator, &keys.format())?;
     format.ok_or_else(|| AdminError::NoCluster(keys.prefix().to_owned()))
@@ -354,7 +356,7 @@ pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Opt
     Ok(coordinator.range(&Range::of(key.to_vec()))?.entries.pop())
 }
 
-/// The revision at which a key was written last; 0: it does not exist.
+/// Reads the revision at which a key was written last; 0: the key does not exist.
 pub(super) fn revision_of(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Revision, CallError> {
     Ok(entry(coordinator, key)?.map_or(0, |entry| entry.modified))
 }

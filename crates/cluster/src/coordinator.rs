@@ -1,7 +1,8 @@
-//! The interface to etcd: reads of ranges, and transactions. `etcd` implements it with a client, and tests with a store in
+//! The interface to etcd: reads of ranges, and transactions. `etcd` implements it with a client; tests use a store in
 //! memory.
 //!
-//! Calls block, because each thread has one request in flight at a time: a transaction compares what the one before it wrote.
+//! Calls block, because each thread has one request in flight at a time: a transaction compares what the previous one
+//! wrote.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::timing::BootTime;
 /// A revision of the store: it grows with every transaction that writes. 0 is before everything.
 pub type Revision = u64;
 
-/// A linearizable store of keys and values, and the clock of its caller: tests simulate both.
+/// A linearizable store of keys and values, and the clock of its caller. Tests simulate both.
 pub trait Coordinator: Send {
     /// Reads keys with their values, or counts keys.
     ///
@@ -36,7 +37,7 @@ pub trait Coordinator: Send {
         thread::sleep(span);
     }
 
-    /// The present, which limits how long the caller repeats its calls.
+    /// The present time, which limits how long the caller repeats its calls.
     fn now(&self) -> BootTime {
         BootTime::now()
     }
@@ -45,8 +46,8 @@ pub trait Coordinator: Send {
 /// The pause before an unanswered call is repeated. A client of etcd then calls another member.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// Repeats a call that is not answered, as long as `may_repeat` permits. The call may be performed more than once, so repeating it
-/// must have no further effect.
+/// Repeats a call that is not answered, as long as `may_repeat` permits. The call may be performed more than once, so
+/// it must be idempotent.
 pub(super) fn until_answered<C: Coordinator + ?Sized, T>(
     coordinator: &mut C,
     mut may_repeat: impl FnMut() -> bool,
@@ -60,7 +61,8 @@ pub(super) fn until_answered<C: Coordinator + ?Sized, T>(
     }
 }
 
-/// The number of attempts at each member of etcd. One is too few while they elect a leader, which takes up to 2.9 s.
+/// The number of attempts at each member of etcd. One is too few while the members elect a leader, which takes up to
+/// 2.9 s.
 const ROUNDS: usize = 2;
 
 /// A connection to etcd that tries each member before it gives up.
@@ -71,7 +73,7 @@ pub struct Persistent<C> {
 }
 
 impl<C: Coordinator> Persistent<C> {
-    /// A connection to this number of members.
+    /// Wraps a connection to this number of members.
     pub fn new(inner: C, members: usize) -> Self {
         Self { inner, attempts: members.max(1) * ROUNDS }
     }
@@ -117,19 +119,19 @@ pub struct Range {
     pub from: Vec<u8>,
     /// The first key after the range; `None` means that `from` is the only key.
     pub to: Option<Vec<u8>>,
-    /// At which revision: `None` is the latest, as of now or later (linearizable).
+    /// The revision to read; `None`: the latest one, not older than the call (linearizable).
     pub at: Option<Revision>,
     /// Whether only the number of keys is read.
     pub count_only: bool,
 }
 
 impl Range {
-    /// One key with its value, as it is now.
+    /// One key with its value, at the latest revision.
     pub fn of(key: Vec<u8>) -> Self {
         Self { from: key, to: None, at: None, count_only: false }
     }
 
-    /// All keys that begin with this prefix, with their values, as they are now.
+    /// All keys that begin with this prefix, with their values, at the latest revision.
     pub fn below(prefix: &[u8]) -> Self {
         Self { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: false }
     }
@@ -138,7 +140,7 @@ impl Range {
 /// The answer to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeAnswer {
-    /// The revision of the store when it was answered; with `at`, this may be a later one.
+    /// The revision of the store when it answered; this may be later than `at`.
     pub revision: Revision,
     /// The number of keys in the range.
     pub count: u64,
@@ -232,10 +234,11 @@ pub struct TransactionAnswer {
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// It was not answered in time, the connection was lost, or etcd has no leader at present.
+    /// The call was not answered in time, the connection was lost, or etcd has no leader at present.
     #[error("{0}")]
     Unanswered(String),
-    /// etcd refused it and will refuse it again: it is too large, etcd has no space, or the user has no permission.
+    /// etcd refused the call and will refuse it again: it is too large, etcd has no space, or the user has no
+    /// permission.
     #[error("{0}")]
     Refused(String),
 }

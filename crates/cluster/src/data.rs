@@ -13,7 +13,7 @@ use super::timing::Timing;
 use signalbox_core::Record;
 use signalbox_storage::{FORMAT, StorageError};
 
-/// The largest numbers of records and bytes in one transaction of an import.
+/// The most records, and the most bytes unless one record has more, in one transaction of an import.
 const RECORDS_MAX: usize = 4_000;
 const BYTES_MAX: usize = 1 << 20;
 
@@ -88,7 +88,8 @@ pub fn import(
     .map(drop)
 }
 
-/// Claims an empty cluster, or one with an import that was not completed, whose records it removes.
+/// Claims a cluster that is empty or has an unfinished import, whose records it removes. Returns the revision
+/// afterwards.
 fn claim(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
     let in_use = || ImportError::InUse(keys.prefix().to_owned());
     let found = coordinator.range(&Range { count_only: false, ..all_keys(keys) })?.entries;
@@ -127,7 +128,7 @@ fn all_keys(keys: &Keys) -> Range {
     Range { count_only: true, ..Range::below(prefix) }
 }
 
-/// The epoch in the number of a session.
+/// The epoch in the number of a session record.
 fn epoch_of(record: &Record) -> Option<u32> {
     match record {
         Record::Session(session) => u32::try_from(session.session.number() >> 32).ok(),

@@ -1,4 +1,4 @@
-//! How an operator drains a node: what the command `signalbox cluster drain` does, and how a leader chooses its successor.
+//! Drains a node: the command `signalbox cluster drain`, and the choice of the next leader by a leader that is drained.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::leadership::{DrainRequest, Term};
 use super::members::{Reading, read_below};
 use super::timing::Timing;
 
-/// How long the command waits for the next leader, once the node has left.
+/// How long the command waits for the next leader after the node has left.
 const NEXT_LEADER_MAX: Duration = Duration::from_secs(10);
 
 /// A node that was drained.
@@ -28,9 +28,9 @@ pub struct Drained {
 /// # Errors
 ///
 /// [`AdminError::Refused`]: the node continues. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
-/// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it has sent no heartbeat for the lease
-/// duration, and the request was withdrawn. [`AdminError::Died`]: it has ended otherwise. [`AdminError::Call`]: etcd did not
-/// answer; the request was withdrawn if possible. Others: no request was written.
+/// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it has sent no heartbeat for
+/// the lease duration, and the request was withdrawn. [`AdminError::Died`]: it has ended without leaving.
+/// [`AdminError::Call`]: etcd did not answer; the request was withdrawn if possible. Others: no request was written.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -61,7 +61,8 @@ pub fn drain(
     let left = write_request(coordinator, keys, name, joined, &drain, before)
         .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {
-        // No command would wait for what the node does later. An unanswered attempt to write the request may be performed, too.
+        // The node must not leave later, when no command waits for it. An unanswered write of the request may be
+        // performed, too.
         let _ = withdraw(coordinator, key, encode(&drain));
     }
     left?;
@@ -69,8 +70,9 @@ pub fn drain(
     Ok(Drained { has_led, leader })
 }
 
-/// Writes the request to a node that has joined at this revision. The key of the request was last written at revision `before`,
-/// so a repeated attempt writes nothing if the previous one was performed: a new revision would be a new request to the node.
+/// Writes the request. `joined` is the revision at which the node joined, and `before` that of the request's key. Both
+/// are compared, so a repeated attempt writes nothing if the previous one was performed: a node takes a new revision of
+/// the key for a new request.
 fn write_request(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -118,7 +120,7 @@ fn await_leaving(
         let request = entry(coordinator, &key)?;
         let node: Option<Node> = read(coordinator, &keys.node(name))?;
         if node.is_none_or(|node| node.incarnation != drain.incarnation) {
-            // It has removed the request if it has left in order. If it has died, the request is still there.
+            // A run that leaves removes the request. If the request is still there, the run has died.
             return match entry(coordinator, &key)? {
                 Some(left) if request.is_some_and(|request| request.modified == left.modified) => {
                     withdraw(coordinator, key, left.value)?;
@@ -163,7 +165,7 @@ fn withdraw(coordinator: &mut dyn Coordinator, key: Vec<u8>, value: Vec<u8>) -> 
     Ok(())
 }
 
-/// The node that leads after this run.
+/// Waits until a run other than `former` leads. Returns its node and its epoch; `None` after [`NEXT_LEADER_MAX`].
 fn next_leader(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -208,23 +210,23 @@ pub struct DrainedLeader<C> {
 }
 
 impl<C: Coordinator> DrainedLeader<C> {
-    /// Chooses the node that leads next: the one that the request names, or one of the newest version among those that may lead
-    /// and send heartbeats. Takes the time of two heartbeats.
+    /// Chooses the node that leads next: the one that the request names, or, of those that may lead and send
+    /// heartbeats, one with the newest version. Takes the time of two heartbeats.
     ///
     /// # Errors
     ///
-    /// The reason why the node continues to lead. To be passed to [`Self::refuse`].
+    /// The reason why the node continues to lead, for [`Self::refuse`].
     pub fn choose_successor(&mut self, request: &DrainRequest) -> Result<NextLeader, AdminError> {
         let next = self.choose(request.drain.to.as_deref())?;
         let modified = revision_of(&mut self.coordinator, &self.keys.drain(&self.name))?;
         if modified == request.written { Ok(next) } else { Err(AdminError::Withdrawn) }
     }
 
-    /// The run for which the leadership is released; `None`: it has left the cluster in the meantime, so any node may lead. To be
-    /// called when the server has stored its last change.
+    /// Returns the successor for the release of the leadership; `None`: it has left the cluster in the meantime, so any
+    /// node may lead. Call this when the server has stored its last change.
     pub fn confirm_successor(&mut self, successor: Successor) -> Option<Successor> {
         let is_member = self.is_member(&successor);
-        // If that is not known, the other nodes leave the leadership to it for the lease duration.
+        // If etcd does not answer, it stays the successor. If it is gone, the other nodes wait for the lease duration.
         is_member.unwrap_or(true).then_some(successor)
     }
 
@@ -282,7 +284,7 @@ impl<C: Coordinator> DrainedLeader<C> {
     }
 }
 
-/// The numbers of a version, to compare two.
+/// The numbers in a version, for comparisons.
 fn version(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }

@@ -10,10 +10,10 @@ use super::keys::{LAYOUT, Leadership, UNFINISHED_IMPORT, ValueError};
 /// Why a node no longer takes part in the cluster. The message says what to do, if anything.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Ending {
-    /// The node stopped in order, and etcd knows it.
+    /// The node stopped in order, and etcd has confirmed it.
     #[error("the node has left the cluster")]
     Released,
-    /// The node stopped in order, but etcd did not answer in time.
+    /// The node stopped in order, but etcd did not confirm it in time.
     #[error(
         "the node stopped, but etcd did not confirm it in time ({0}): if it led, another node takes over after the \
          lease duration"
@@ -30,7 +30,7 @@ pub enum Ending {
     Superseded {
         /// The epoch in which the node led.
         epoch: u32,
-        /// What the leadership key says; `None` if it does not exist.
+        /// The value of the leadership key; `None` if it does not exist.
         by: Option<Leadership>,
     },
     /// Another run with the same node name sends heartbeats.
@@ -70,11 +70,11 @@ pub enum Ending {
          same value on all nodes; to change it, stop all nodes and delete \"{key}\" in etcd"
     )]
     RenewDeadlineDiffers {
-        /// The one in etcd, in milliseconds.
+        /// The renew deadline in etcd, in milliseconds.
         stored_ms: u64,
-        /// The one of this node, in milliseconds.
+        /// The renew deadline of this node, in milliseconds.
         own_ms: u64,
-        /// The key that has the cluster's.
+        /// The key in etcd that has the cluster's renew deadline.
         key: String,
     },
     /// The cluster has records of a newer format.
@@ -111,7 +111,7 @@ pub enum Ending {
         u32::MAX
     )]
     EpochsExhausted,
-    /// The store has an earlier state than the leader has seen.
+    /// etcd has an earlier state than the leader has seen.
     #[error(
         "etcd has gone back from revision {seen} to revision {found}, probably because it was restored from a backup: \
          later changes are lost; start the node again to serve the earlier state"
@@ -219,7 +219,7 @@ pub enum AdminError {
     /// A next leader was named for a node that does not lead.
     #[error("node \"{0}\" does not lead, so it has nothing to hand over; leave out --to")]
     NothingToHandOver(String),
-    /// The node that was named as the next leader leads already.
+    /// The node that was named as the next leader already leads.
     #[error("node \"{0}\" is the leader; name another node")]
     LeadsItself(String),
     /// The node that was named as the next leader may not lead.
@@ -263,7 +263,7 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// The cluster has no node of this name; it has these.
+    /// Creates [`Self::NoNode`] for a name, with the names of the existing nodes.
     pub fn no_node<'a>(name: &str, existing: impl Iterator<Item = &'a String>) -> Self {
         let existing: Vec<_> = existing.map(|node| format!("\"{node}\"")).collect();
         let existing = if existing.is_empty() { "none".to_owned() } else { existing.join(", ") };
@@ -271,7 +271,7 @@ impl AdminError {
     }
 }
 
-/// The message after every member was tried.
+/// The message for a call that has failed, after an attempt at every member.
 fn failed_call(error: &CallError) -> String {
     match error {
         CallError::Unanswered(_) => format!(
@@ -284,7 +284,7 @@ fn failed_call(error: &CallError) -> String {
 /// A node that does not read a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unready {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
     /// The version of its program.
     pub version: String,

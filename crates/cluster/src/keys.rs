@@ -27,7 +27,7 @@ use signalbox_model::Namespace;
 /// The version of the layout of keys.
 pub const LAYOUT: u32 = 1;
 
-/// In place of a version, while records are being imported: no node may join.
+/// The layout while records are being imported, with which no node may join.
 pub const UNFINISHED_IMPORT: u32 = 0;
 
 /// The keys of one cluster.
@@ -43,7 +43,7 @@ pub struct Format {
     pub layout: u32,
     /// The format in which leaders write records: the newest one that may be stored.
     pub record_format: u32,
-    /// The renew deadline, in milliseconds. Nodes with different ones could lead at the same time.
+    /// The renew deadline, in milliseconds. Nodes with different renew deadlines could lead at the same time.
     pub renew_deadline_ms: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct Node {
     pub invocation: String,
     /// The version of the program.
     pub version: String,
-    /// The newest format of a record that it reads and writes.
+    /// The newest format of a record that the node reads and writes.
     pub record_format: u32,
     /// The addresses at which clients reach the node, for people.
     pub addresses: Vec<String>,
@@ -94,7 +94,7 @@ pub struct Advertised {
 }
 
 impl Advertised {
-    /// Whether there are no addresses at all.
+    /// Returns whether there are no addresses at all.
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty() && self.semaphores.is_empty()
     }
@@ -128,17 +128,17 @@ pub struct RelayEndpoint {
 #[serde(transparent)]
 pub struct RelaySecret(pub String);
 
-/// A node writes it periodically while it runs.
+/// The heartbeat that a node writes periodically while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The run that sends it.
     pub incarnation: Incarnation,
-    /// Grows by one each time.
+    /// The number of the heartbeat; it grows by one each time.
     pub count: u64,
     /// The node has no relayed connection to a leader of an epoch below this one, and will have none.
     #[serde(default)]
     pub relays_closed_below: u32,
-    /// The number of connections that it relays.
+    /// The number of connections that the node relays.
     #[serde(default)]
     pub relays: u32,
 }
@@ -155,7 +155,7 @@ pub struct Leadership {
     pub incarnation: Incarnation,
     /// Whether it has released the leadership.
     pub state: LeadershipState,
-    /// The run to which a released leadership is handed over: other nodes leave it the lease duration to take over.
+    /// The run to which a released leadership is handed over. Other nodes wait the lease duration for it to take over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<Successor>,
 }
@@ -174,7 +174,7 @@ pub struct Successor {
 pub struct Drain {
     /// The run of the node.
     pub incarnation: Incarnation,
-    /// The node that leads next, if this one leads; `None`: any.
+    /// The node that leads next, if this one leads; `None`: any node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Why the node has refused.
@@ -197,11 +197,11 @@ pub enum LeadershipState {
 pub struct Marker {
     /// The epoch of the leader that committed.
     pub epoch: u32,
-    /// The number of the commit in this epoch, from 1; 0 is the takeover.
+    /// The number of the commit in this epoch, from 1; 0 for the takeover.
     pub commit: u64,
 }
 
-/// The value of a key cannot be decoded.
+/// Why the value of a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the value of \"{key}\" in etcd cannot be read ({problem}): it was written by a newer version of signalbox, or by \
@@ -215,7 +215,7 @@ pub struct ValueError {
 }
 
 impl Heartbeat {
-    /// Whether the present run of the node has sent it, and not an earlier one.
+    /// Returns whether the present run of the node has sent it, and not an earlier one.
     pub fn is_of(&self, node: &Node) -> bool {
         self.incarnation == node.incarnation
     }
@@ -282,12 +282,12 @@ impl Keys {
     }
 }
 
-/// The bytes of a value.
+/// Encodes a value.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("these types have no maps and no errors of their own")
 }
 
-/// The value of a key from its bytes.
+/// Decodes the value of a key.
 pub fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, ValueError> {
     serde_json::from_slice(value)
         .map_err(|error| ValueError { key: key.escape_ascii().to_string(), problem: error.to_string() })
@@ -310,14 +310,14 @@ pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The system has no random numbers.
+/// The system provides no random numbers.
 pub fn random_digits() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// Without the secret, which no log may have.
+/// Without the secret, which must not be logged.
 impl fmt::Debug for RelayEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RelayEndpoint").field("address", &self.address).finish_non_exhaustive()

@@ -1,4 +1,5 @@
-//! All nodes of a cluster as one of them has read them, the thread that reads them, and since when each has sent no heartbeat.
+//! All nodes of a cluster as one of them has read them, since when each has sent no heartbeat, and the thread that
+//! reads them.
 //!
 //! A new leader learns from them which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
 //! clients reach them.
@@ -19,14 +20,14 @@ use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, de
 use super::leadership::Term;
 use super::timing::BootTime;
 
-/// The time between two readings while a new leader waits for the relays of other nodes.
+/// The time between two reads while a new leader waits for the relays of other nodes.
 pub const FAST_PERIOD: Duration = Duration::from_millis(10);
 
 /// The nodes of a cluster as they were read last.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     nodes: BTreeMap<String, Member>,
-    /// The revision of the store at the last reading.
+    /// The revision of the store at the last read.
     revision: Revision,
 }
 
@@ -34,10 +35,10 @@ pub struct Members {
 #[derive(Clone, Debug)]
 struct Member {
     node: Node,
-    /// `None`: it has not sent one.
+    /// `None`: the node has not sent one.
     heartbeat: Option<Heartbeat>,
     modified: Revision,
-    /// When this heartbeat, or its absence, was read first.
+    /// When this heartbeat, or its absence, was first read.
     since: BootTime,
 }
 
@@ -48,23 +49,23 @@ pub struct SeenNode {
     pub name: String,
     /// Its value in etcd.
     pub node: Node,
-    /// How long ago its last heartbeat, or its absence, was read first.
+    /// How long ago its last heartbeat, or its absence, was first read.
     pub heartbeat_age: Duration,
-    /// Connections of clients that it relays; `None`: it relays none, or has sent no heartbeat.
+    /// The number of client connections that it relays; `None`: it does not relay, or has sent no heartbeat.
     pub relays: Option<u32>,
 }
 
-/// A new leader waits until the relays of earlier epochs are closed (invariant C5).
+/// The wait of a new leader until the relays of earlier epochs are closed (invariant C5).
 #[derive(Clone, Debug)]
 pub struct RelayWait {
     term: Term,
     /// The run that leads.
     this: Incarnation,
     lease_duration: Duration,
-    /// A node whose relays are still open at this time is faulty. The leader waits for a silent one for the lease
-    /// duration after it has read its last heartbeat, which may be later than the takeover.
+    /// A node whose relays are still open at this time is faulty. The leader waits for a silent node for the lease
+    /// duration after it has read the node's last heartbeat, which may be later than the takeover.
     deadline: BootTime,
-    /// The nodes with open relays at the last reading after the takeover; `None`: no reading yet.
+    /// The nodes with open relays at the last read after the takeover; `None`: nothing was read since then.
     open_nodes: Option<Vec<String>>,
 }
 
@@ -75,8 +76,9 @@ pub enum OldRelays {
     Open,
     /// They are closed.
     Closed,
-    /// These nodes send heartbeats that report open relays, for longer than a node that receives etcd's answers would. The
-    /// leader no longer waits for them: a node that receives none has closed its relays at its deadline (the margins of C4).
+    /// These nodes still send heartbeats that report open relays, although a node that receives etcd's answers would
+    /// have closed them. The leader no longer waits for them: a node that receives no answers has closed its relays at
+    /// its deadline (the margins of C4).
     Faulty(Vec<String>),
 }
 
@@ -86,11 +88,11 @@ pub type Written<T> = BTreeMap<String, (T, Revision)>;
 /// All nodes and heartbeats, as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The store at the beginning of the reading.
+    /// The revision of the store when the nodes were read.
     pub revision: Revision,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The heartbeats by name, and when they were written.
+    /// The heartbeats by name, with the revisions at which they were written.
     pub heartbeats: Written<Heartbeat>,
 }
 
@@ -111,8 +113,8 @@ impl Reading {
     }
 }
 
-/// Reads the values below a prefix, by the rest of their keys, with the revisions at which they were written. Returns the
-/// revision of the store, too.
+/// Reads the values below a prefix. Returns the revision of the store, and the values by the rest of their keys, each
+/// with the revision at which it was written.
 pub(super) fn read_below<T: DeserializeOwned>(
     coordinator: &mut dyn Coordinator,
     prefix: &[u8],
@@ -131,7 +133,7 @@ pub(super) fn name_of(prefix: &[u8], key: &[u8]) -> String {
 }
 
 impl Members {
-    /// Applies a reading that arrived `now`.
+    /// Applies what was read, which arrived `now`.
     pub fn update(&mut self, reading: Reading, now: BootTime) {
         let Reading { revision, nodes, mut heartbeats } = reading;
         self.revision = revision;
@@ -146,7 +148,7 @@ impl Members {
         self.nodes = nodes.into_iter().map(member).collect();
     }
 
-    /// All nodes by name.
+    /// Returns all nodes, in the order of their names.
     pub fn seen(&self, now: BootTime) -> Vec<SeenNode> {
         let seen = |(name, member): (&String, &Member)| {
             let Member { node, heartbeat, since, .. } = member;
@@ -161,8 +163,8 @@ impl Members {
         self.nodes.iter().map(seen).collect()
     }
 
-    /// Where clients reach the nodes other than the run `this` that have sent a heartbeat within the lease duration. The others
-    /// may have failed, and an attempt to connect to them would cost clients time.
+    /// Returns where clients reach the nodes other than the run `this`. Nodes that have sent no heartbeat within the
+    /// lease duration are left out: they may have failed, and attempts to connect to them would cost clients time.
     pub fn advertised(&self, this: &Incarnation, lease_duration: Duration, now: BootTime) -> Advertised {
         let mut advertised = Advertised::default();
         let is_alive = |Member { node, heartbeat, since, .. }: &Member| {
@@ -175,15 +177,15 @@ impl Members {
         advertised
     }
 
-    /// Whether a node accepts, and so sends, relayed connections at this address.
+    /// Returns whether a node accepts, and so also sends, relayed connections at this address.
     pub fn has_relay_at(&self, address: IpAddr) -> bool {
         let endpoints = self.nodes.values().filter_map(|member| member.node.relay_endpoint.as_ref());
         endpoints.map(|endpoint| endpoint.address.ip().to_canonical()).any(|ip| ip == address)
     }
 
-    /// The names of the nodes that may relay clients to a leader of an earlier epoch than that of `term`, in which the run `this`
-    /// leads. A node that sends no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the
-    /// takeover.
+    /// Returns the names of the nodes that may still relay clients to a leader of an epoch before `term`, in which the
+    /// run `this` leads. A node that sends no heartbeat for the lease duration has closed its relays. `None`: the last
+    /// read was before the takeover.
     fn with_open_relays(
         &self,
         term: Term,
@@ -206,13 +208,13 @@ impl Members {
 }
 
 impl RelayWait {
-    /// Begins to wait `now`, for the run `this`, which leads in this term.
+    /// Begins the wait `now`, for the run `this`, which leads in this term.
     pub fn new(term: Term, this: Incarnation, lease_duration: Duration, now: BootTime) -> Self {
         let deadline = now.after(lease_duration * 2);
         Self { term, this, lease_duration, deadline, open_nodes: None }
     }
 
-    /// What the last reading says about the relays of the other nodes.
+    /// Returns what is known about the relays of earlier epochs after the last read.
     pub fn check(&mut self, members: &Members, now: BootTime) -> OldRelays {
         if let Some(nodes) = members.with_open_relays(self.term, &self.this, self.lease_duration, now) {
             self.open_nodes = Some(nodes);
@@ -220,13 +222,14 @@ impl RelayWait {
         match &self.open_nodes {
             Some(nodes) if nodes.is_empty() => OldRelays::Closed,
             Some(nodes) if now >= self.deadline => OldRelays::Faulty(nodes.clone()),
-            // Without a reading, this node cannot renew either.
+            // If nothing can be read, this node cannot renew its leadership either.
             _ => OldRelays::Open,
         }
     }
 }
 
-/// The thread that reads the other nodes, and the last reading. It ends a period after the last clone of this is dropped.
+/// The thread that reads all nodes, and the nodes that it read last. The thread ends within a period after the last
+/// clone of this is dropped.
 #[derive(Clone, Debug)]
 pub struct MemberPoller {
     shared: Arc<Shared>,
@@ -254,7 +257,7 @@ impl MemberPoller {
         let read = Arc::downgrade(&shared);
         let poll = move || {
             loop {
-                // The leadership notices too if etcd does not answer, and logs it.
+                // If etcd does not answer, the leadership notices that too, and logs it.
                 let reading = Reading::read(&mut coordinator, &keys);
                 let Some(shared) = read.upgrade() else { return };
                 if let Ok(reading) = reading {
@@ -274,7 +277,7 @@ impl MemberPoller {
         self.shared.members()
     }
 
-    /// Whether the thread reads every [`FAST_PERIOD`] from now on, or once in each period again.
+    /// Makes the thread read every [`FAST_PERIOD`], or once in each period again.
     pub fn set_fast(&self, is_fast: bool) {
         self.shared.is_fast.store(is_fast, Ordering::Relaxed);
         self.thread.unpark();

@@ -1,9 +1,9 @@
 //! The connections of clients that a node relays to the leader: to which leader, and until when.
 //!
-//! Invariant C5 (`docs/decisions/0028`): a new leader answers no client before the relays of earlier epochs are closed. So
-//! a relay belongs to a term. It forwards nothing after it has learned of a later epoch, or after its deadline: the renew
-//! deadline after the sending of the node's last heartbeat that etcd has confirmed. The node's heartbeats say below which
-//! epoch all relays are closed, and that is never taken back.
+//! Invariant C5 (`docs/decisions/0028`): a new leader answers no client before the relays of earlier epochs are closed.
+//! So a relay belongs to a term. It forwards nothing after the node has learned of a later epoch, or after its
+//! deadline: the renew deadline after the sending of the node's last heartbeat that etcd has confirmed. The node's
+//! heartbeats report the epoch below which all relays are closed, which never falls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,16 @@ use super::keys::RelayEndpoint;
 use super::leadership::{RelayReport, RelayTarget};
 use super::timing::{BootTime, Fence};
 
-/// For how many checks in a row, a millisecond apart or more, none of the relays may close when all are closed for good.
-/// They are counted because a process that was frozen needs time to close them.
+/// How many successive checks, at least a millisecond apart, may find that no further relay has closed while all are
+/// being closed. Checks are counted, and time is not measured, because a process that was frozen needs time to close
+/// its relays.
 const STUCK_CHECKS_MAX: u32 = 2000;
 
-/// When many clients lose their leader together, the node polls etcd once in this time, and not once for each.
+/// When many clients lose their leader at the same time, the node polls etcd once in this time, and not once for each
+/// client.
 const SUSPICION_PERIOD: Duration = Duration::from_millis(50);
 
-/// The leader is suspected of a failure if it ends connections within this time.
+/// The time within which the ends of connections are counted together, to find whether the leader has failed.
 const ENDS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The relays of a node.
@@ -34,7 +36,7 @@ pub struct Relays(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// After its deadline, nothing is forwarded.
+    /// Nothing is forwarded after its deadline.
     fence: Fence,
     /// Wakes the clients that wait for a leader, in their order: tokio's watch channel would wake them in a random order, which
     /// no simulation could repeat.
@@ -45,13 +47,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Relays of lower epochs must be closed, and none is opened.
+    /// Relays of lower epochs must be closed, and no new ones are opened.
     epoch_min: u32,
     /// Relays of lower epochs are closed.
     closed_below: u32,
-    /// Open relays by epoch; only those above 0.
+    /// The number of open relays by epoch, without zeros.
     open: BTreeMap<u32, u32>,
-    /// How many clients were relayed since the start.
+    /// The number of clients that were relayed since the start.
     relayed: u64,
     /// The leader to which clients can be relayed now.
     leader: Option<Arc<RelayTerm>>,
@@ -70,16 +72,16 @@ pub struct RelayTerm {
     endpoint: RelayEndpoint,
     /// Whether the last attempt to connect has reached the leader; false before the first one.
     is_reached: AtomicBool,
-    /// Held during an attempt while the leader is not reached. It is fair: clients get it in their order.
+    /// Held during an attempt while the leader is not reached. The mutex is fair: clients lock it in their order.
     attempt: sync::Mutex<()>,
     over: CancellationToken,
 }
 
-/// The relays do not close.
+/// The relays of a node do not close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{connections} relayed connections are open, and none of them has closed for {STUCK_CHECKS_MAX} ms")]
 pub struct Stuck {
-    /// How many are open.
+    /// The number of open relays.
     connections: u32,
 }
 
@@ -90,13 +92,14 @@ pub struct Relay {
 }
 
 impl Relays {
-    /// No relays yet. Nothing is forwarded after the deadline of the fence, which [`Self::apply`] sets.
+    /// Creates an empty set of relays. Nothing is forwarded after the deadline of the fence, which [`Self::apply`]
+    /// sets.
     pub fn new(fence: Fence) -> Self {
         let (state, leader_changed, poll_now) = Default::default();
         Self(Arc::new(Shared { state, fence, leader_changed, poll_now }))
     }
 
-    /// Sets the function that makes the node poll etcd, and send a heartbeat, at once. To be called once.
+    /// Sets the function that makes the node poll etcd, and send a heartbeat, at once. Must be called only once.
     pub fn on_poll_needed(&self, poll_now: impl Fn() + Send + Sync + 'static) {
         let is_first = self.0.poll_now.set(Box::new(poll_now)).is_ok();
         assert!(is_first, "a node joins once");
@@ -119,13 +122,13 @@ impl Relays {
         }
     }
 
-    /// What the node's heartbeats say about its relays.
+    /// The report about the relays for the node's heartbeats.
     pub fn report(&self) -> RelayReport {
         let state = self.state();
         RelayReport { closed_below: state.closed_below, connections: state.open.values().sum() }
     }
 
-    /// How many connections of clients were relayed since the start.
+    /// The number of client connections that were relayed since the start.
     pub fn relayed_total(&self) -> u64 {
         self.state().relayed
     }
@@ -145,7 +148,7 @@ impl Relays {
         self.0.leader_changed.notified()
     }
 
-    /// Counts a new connection to a leader; `None`: the term is over. To be called before anything is sent.
+    /// Counts a new connection to a leader; `None`: the term is over. Must be called before anything is sent.
     pub fn open(&self, term: &Arc<RelayTerm>) -> Option<Relay> {
         let mut state = self.state();
         if term.epoch < state.epoch_min || term.over.is_cancelled() {
@@ -155,7 +158,8 @@ impl Relays {
         Some(Relay { relays: self.clone(), term: Arc::clone(term) })
     }
 
-    /// The leader seems to have failed: the node polls etcd at once, unless it has just done so.
+    /// Makes the node poll etcd at once because the leader seems to have failed, unless it has just polled for that
+    /// reason.
     pub fn suspect_leader(&self) {
         let now = self.0.fence.now();
         let mut state = self.state();
@@ -184,12 +188,12 @@ impl Relays {
         true
     }
 
-    /// Closes all relays for good, and waits until they are closed. That may take long if there are many: until then, this node
-    /// sends heartbeats, as a standby or as the leader, and no other node assumes that they are closed.
+    /// Closes all relays for good, and waits until they are closed. That may take long if there are many. Meanwhile,
+    /// this node sends heartbeats as a standby or as the leader, so no other node assumes that they are closed.
     ///
     /// # Errors
     ///
-    /// [`Stuck`]: they do not close. The process has to end, and must not leave the cluster before that.
+    /// [`Stuck`]: the relays do not close. The process has to end, and must not leave the cluster before that.
     pub async fn close(&self) -> Result<(), Stuck> {
         {
             let mut state = self.state();
@@ -225,7 +229,7 @@ impl Relays {
 }
 
 impl State {
-    /// Relays of lower epochs must be closed from now on.
+    /// Requires that relays of lower epochs are closed from now on.
     fn raise_epoch_min(&mut self, epoch_min: u32) {
         self.epoch_min = self.epoch_min.max(epoch_min);
         self.update_closed_below();
@@ -271,8 +275,9 @@ impl RelayTerm {
         &self.endpoint
     }
 
-    /// Waits until a client may try to connect to the leader. Until the leader is reached, clients make one attempt at a time,
-    /// so that a leader that has failed does not cost one for each. The caller keeps the guard until the next may be made.
+    /// Waits until a client may try to connect to the leader. Until the leader is reached, clients make one attempt at
+    /// a time, so that not every client tries to connect to a failed leader. The caller keeps the guard during its
+    /// attempt, and during the pause after a failed one.
     pub async fn begin_attempt(&self) -> Option<sync::MutexGuard<'_, ()>> {
         if self.is_reached.load(Ordering::Relaxed) {
             return None;
@@ -281,7 +286,7 @@ impl RelayTerm {
         (!self.is_reached.load(Ordering::Relaxed)).then_some(guard)
     }
 
-    /// Whether the last attempt has reached the leader.
+    /// Notes whether the last attempt has reached the leader.
     pub fn set_reached(&self, is_reached: bool) {
         self.is_reached.store(is_reached, Ordering::Relaxed);
     }
@@ -298,18 +303,19 @@ impl Relay {
         !self.relays.0.fence.is_past() && !self.term.over.is_cancelled()
     }
 
-    /// The term to which it belongs.
+    /// The term to which the relay belongs.
     pub fn term(&self) -> &Arc<RelayTerm> {
         &self.term
     }
 
-    /// The leader has accepted the connection.
+    /// Counts a relayed client, when the leader has accepted the connection.
     pub fn count(&self) {
         self.relays.state().relayed += 1;
     }
 
-    /// The leader has ended the connection before its client did. A healthy leader ends single connections, after bad input
-    /// for example; one that fails or stops ends all at once. To be called before this is dropped.
+    /// Notes that the leader, and not the client, has ended the connection. A healthy leader ends single connections,
+    /// for example after bad input; one that fails or stops ends all at once. Must be called before the relay is
+    /// dropped.
     pub fn ended_by_leader(&self) {
         let now = self.relays.0.fence.now();
         let mut state = self.relays.state();
@@ -329,7 +335,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         let mut state = self.relays.state();
-        let open = state.open.get_mut(&self.term.epoch).expect("it was counted");
+        let open = state.open.get_mut(&self.term.epoch).expect("an open relay is counted");
         *open -= 1;
         if *open == 0 {
             state.open.remove(&self.term.epoch);
@@ -337,7 +343,7 @@ impl Drop for Relay {
         let has_risen = state.update_closed_below();
         drop(state);
         if has_risen {
-            // A new leader may wait for it.
+            // A new leader may wait for this report.
             self.relays.poll_now();
         }
     }

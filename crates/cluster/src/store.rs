@@ -1,9 +1,9 @@
-//! The records of a cluster in etcd, as a [`Storage`] of the node that leads.
+//! The [`Storage`] of the node that leads: the records of the cluster, in etcd.
 //!
-//! Each commit is a transaction that compares the leadership key and the commit marker of the commit before, so that a leader
-//! that was replaced stores nothing, and no commit is stored twice. A commit that is not answered is sent again unchanged
-//! until its outcome is known. If etcd refuses it, the next commit is the same one: an earlier attempt of it may still be
-//! applied.
+//! Each commit is a transaction that compares the leadership key and the commit marker of the previous commit, so that
+//! a leader that was replaced stores nothing, and no commit is stored twice. A commit that is not answered is sent
+//! again unchanged until its outcome is known. If etcd refuses it, the next commit must be the same one, because an
+//! earlier attempt may still be applied.
 //!
 //! Each record is one key. Its value begins with the format of the record's bytes, because nodes of different versions may
 //! have written them.
@@ -25,7 +25,7 @@ use signalbox_core::{BatchLimit, Change, Key, Record};
 use signalbox_storage::record::{self, FORMAT};
 use signalbox_storage::{CommitError, Snapshot, Storage, StorageError};
 
-/// About how many records one answer has. One answer with all of them would need memory for all at once.
+/// The approximate number of records in one answer, which limits the memory for reading all records.
 const RECORDS_OF_ANSWER: u64 = 4_000;
 
 /// The records of the cluster that this node leads.
@@ -50,14 +50,14 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// What to send, unchanged until the outcome is known.
+    /// The transaction to send, unchanged until the outcome is known.
     pub fn transaction(&self) -> &Transaction {
         &self.transaction
     }
 }
 
 impl<C> ClusterStorage<C> {
-    /// The records below `keys` of a node that has just taken over. After the deadline of `fence`, nothing more is done.
+    /// Creates the storage of a node that has just taken over. After the deadline of `fence`, it does nothing more.
     pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
         let last = Marker { epoch: term.epoch, commit: 0 };
         Self { coordinator, keys, term, last, fence }
@@ -68,7 +68,7 @@ impl<C> ClusterStorage<C> {
         self.begin_writes(writes(&self.keys, self.term.record_format, changes))
     }
 
-    /// Begins a commit of writes, in which no key occurs twice.
+    /// Begins a commit of writes, which must not contain a key twice.
     pub fn begin_writes(&self, mut writes: Vec<Operation>) -> Commit {
         let marker = Marker { commit: self.last.commit + 1, ..self.last };
         let (leadership, key) = (self.keys.leadership(), self.keys.marker());
@@ -124,7 +124,7 @@ impl<C> ClusterStorage<C> {
         CommitError::LeadershipLost { epoch: self.term.epoch, reason }
     }
 
-    /// The marker that was found by a transaction whose comparisons failed, if this node still leads.
+    /// The marker that a transaction whose comparisons failed has found, if this node still leads.
     fn found(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
         let [leadership, marker] = answer.read.as_slice() else {
             return Err("etcd's answer does not have the requested reads".to_owned());
@@ -178,7 +178,7 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
 
 /// The records of a cluster at the revision of the first read.
 struct ClusterSnapshot<C> {
-    /// It has connections of its own, so that it delays no commit.
+    /// Has connections of its own, so that reads do not delay commits.
     coordinator: C,
     keys: Keys,
     fence: Fence,
@@ -207,7 +207,7 @@ impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
     }
 }
 
-/// Reads a range until it is answered, but not past the deadline of the leadership.
+/// Repeats a read until it is answered, but not past the deadline of the leadership.
 fn range_answered(
     coordinator: &mut impl Coordinator,
     range: &Range,
@@ -216,8 +216,8 @@ fn range_answered(
     until_answered(coordinator, || !fence.is_past(), |coordinator| coordinator.range(range))
 }
 
-/// The writes of a batch in this format: the last change of each key, because etcd refuses a transaction that writes a key
-/// twice.
+/// The writes of a batch in this format: only the last change of each key, because etcd refuses a transaction that
+/// writes a key twice.
 fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
     let mut last = HashMap::new();
     for (index, change) in changes.iter().enumerate() {
@@ -249,11 +249,11 @@ pub fn record_key(keys: &Keys, key: &Key) -> Vec<u8> {
 
 /// The value of a record in etcd, in a format that this program writes.
 pub fn record_value(format: u32, record: &Record) -> Vec<u8> {
-    let number = u8::try_from(format).expect("formats are counted by hand");
+    let number = u8::try_from(format).expect("the numbers of formats are small");
     [&[number], record::encode_value(record).as_slice()].concat()
 }
 
-/// The bucket of a key: FNV-1a, folded to a byte. It is a part of the layout of keys.
+/// The bucket of a key: its FNV-1a hash, folded to a byte. It is part of the layout of keys.
 fn bucket(rest: &[u8]) -> u8 {
     const OFFSET: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;
@@ -264,8 +264,8 @@ fn bucket(rest: &[u8]) -> u8 {
 /// A call that reads a range.
 pub(super) type Read<'a> = dyn FnMut(&Range) -> Result<RangeAnswer, CallError> + Send + 'a;
 
-/// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds. While `each`
-/// has the records of one answer, another thread reads the next ones.
+/// Passes all records at a revision to `each`, in the order of their kinds. While `each` processes the records of one
+/// answer, another thread reads the next ones.
 pub fn load(
     keys: &Keys,
     at: Revision,
@@ -305,12 +305,12 @@ pub fn load(
     Err(StorageError::Etcd(problem))
 }
 
-/// The error of a store whose call has failed.
+/// Converts the error of a call to etcd.
 pub(super) fn refused(error: CallError) -> StorageError {
     StorageError::Etcd(error.to_string())
 }
 
-/// The ranges to read, those of one kind after those of another, and the number of all records.
+/// The ranges to read, in the order of the kinds of records, and the number of all records.
 fn ranges(prefix: &[u8], at: Revision, read: &mut Read<'_>) -> Result<(Vec<Range>, u64), CallError> {
     let range = |from: &[u8], to: &[u8], count_only| Range {
         from: from.to_vec(),
@@ -330,7 +330,7 @@ fn ranges(prefix: &[u8], at: Revision, read: &mut Read<'_>) -> Result<(Vec<Range
     Ok((ranges, all))
 }
 
-/// Ranges of whole buckets that together are a kind with `count` records, each with about [`RECORDS_OF_ANSWER`].
+/// Divides a kind with `count` records into ranges of whole buckets, each with about [`RECORDS_OF_ANSWER`] records.
 fn bucket_ranges(kind: &[u8], end: &[u8], count: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     if count == 0 {
         return Vec::new();

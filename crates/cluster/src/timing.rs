@@ -1,9 +1,10 @@
-//! The clock of leaderships, the times that all nodes of a cluster have in common, and the fence, which applies the deadline
-//! of a leadership to the threads of a process.
+//! The clock that measures leaderships, the times that all nodes of a cluster have in common, and the fence, which
+//! makes the deadline of a leadership known to all threads of a process.
 //!
-//! All times derive from the renew deadline. A leader stops [`Timing::renew_deadline`] after it sent its last successful
-//! renewal, by its own clock. Another node takes over [`Timing::lease_duration`] after it saw that renewal, by its own clock.
-//! The second is a tenth longer, so two clocks may differ in rate by 5 % with a margin; tests let them differ by 8 %.
+//! All times derive from the renew deadline. A leader stops [`Timing::renew_deadline`] after it sent its last
+//! successful renewal, by its own clock. Another node takes over [`Timing::lease_duration`] after it saw that renewal,
+//! by its own clock. The lease duration is a tenth longer, so two clocks may differ in rate by 5 % with a margin; tests
+//! let them differ by 8 %.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 /// A point in time of the clock that counts from the start of the machine and includes the time of suspension
-/// (`CLOCK_BOOTTIME`). Changes of the time of day do not affect it. It says nothing to another machine.
+/// (`CLOCK_BOOTTIME`). Changes of the time of day do not affect it. It means nothing on another machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootTime(pub Duration);
 
 impl BootTime {
-    /// The present, as the kernel says.
+    /// The present time of the kernel's clock.
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux that Rust supports has it");
         Self(now.into())
     }
 
-    /// The time this much later.
+    /// The time that is later by `span`.
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
 
-    /// The time from an earlier point to this one; zero if that one is later.
+    /// The time since an earlier point; zero if that point is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -75,8 +76,8 @@ impl Timing {
         self.retry_period() / 10
     }
 
-    /// The longest time that one call to etcd may take. A request that an etcd member lost is sent to another one in time
-    /// for the renew deadline.
+    /// The longest time that one call to etcd may take. A request that one member of etcd loses can still be sent to
+    /// another one within the renew deadline.
     pub fn request_timeout(self) -> Duration {
         (self.renew_deadline / 5).min(Duration::from_millis(500))
     }
@@ -104,7 +105,7 @@ struct Shared {
 }
 
 impl Fence {
-    /// A fence whose deadline has passed, by a clock that counts while the machine is suspended.
+    /// Creates a fence whose deadline has passed. The clock must also count while the machine is suspended.
     pub fn new(clock: impl Fn() -> BootTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared { deadline: AtomicU64::new(0), clock: Box::new(clock) }))
     }
@@ -121,13 +122,13 @@ impl Fence {
         (deadline > 0).then(|| BootTime(Duration::from_nanos(deadline)))
     }
 
-    /// Whether the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub fn is_past(&self) -> bool {
         let deadline = Duration::from_nanos(self.0.deadline.load(Ordering::Acquire));
         self.now().0 >= deadline
     }
 
-    /// The present, by its clock.
+    /// The present time of its clock.
     pub fn now(&self) -> BootTime {
         (self.0.clock)()
     }

@@ -36,8 +36,8 @@ pub struct EtcdClient {
     user: Option<User>,
     token: Token,
     request_timeout: Duration,
-    /// Whether the last transaction that needed space was refused for lack of it. Then etcd has its alarm, and performs
-    /// no such transaction.
+    /// Whether the last transaction that needed space was refused for lack of it. etcd has then raised an alarm, and
+    /// performs no such transaction.
     is_full: bool,
 }
 
@@ -52,7 +52,7 @@ struct MemberConnection {
 enum Token {
     /// No token: the client has no user, or etcd has no users.
     NotNeeded,
-    /// It must be requested first.
+    /// The token must be requested first.
     Missing,
     /// The token of the last authentication. It is valid at all members.
     Valid(AsciiMetadataValue),
@@ -66,7 +66,7 @@ impl std::fmt::Debug for EtcdClient {
 }
 
 impl Clone for EtcdClient {
-    /// A client with connections of its own.
+    /// Creates a client with connections of its own.
     fn clone(&self) -> Self {
         let member = |member: &MemberConnection| MemberConnection {
             url: member.url.clone(),
@@ -85,11 +85,11 @@ impl Clone for EtcdClient {
 }
 
 impl EtcdClient {
-    /// A client with these settings. It reads the files that they name, and connects when it is used.
+    /// Creates a client with these settings. Reads the files that they name; the first call connects.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`] says which setting cannot be used.
+    /// [`SettingsError`]: one of the settings cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let endpoints = settings.prepare()?;
         let members = settings.endpoints.iter().zip(endpoints);
@@ -105,7 +105,7 @@ impl EtcdClient {
         })
     }
 
-    /// The status of each member, in the order of the endpoints. A member that does not answer takes
+    /// Reads the status of each member, in the order of the endpoints. A member that does not answer takes
     /// `request_timeout`.
     pub fn status(&mut self) -> Vec<Member> {
         (0..self.members.len()).map(|index| self.status_of(index)).collect()
@@ -115,14 +115,15 @@ impl EtcdClient {
         let answer = self.call::<_, StatusResponse>(index, MAINTENANCE_STATUS, ());
         let status = answer.and_then(|answer| MemberStatus::new(answer).map_err(Failure::Malformed));
         let status = status.map_err(|failure| match self.call_error(index, &failure) {
-            // `Member` has the endpoint.
+            // Without the endpoint, which `Member` has.
             CallError::Unanswered(_) => CallError::Unanswered(failure.text()),
             refused => refused,
         });
         Member { endpoint: self.members[index].url.clone(), status }
     }
 
-    /// The status of each member, and warnings for the operator; none if this etcd is set up well.
+    /// Reads the status of each member, and returns warnings for the operator with it; none if this etcd is set up
+    /// well.
     pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<String>) {
         let members = self.status();
         let mut read = |at| {
@@ -130,7 +131,7 @@ impl EtcdClient {
             let began = Instant::now();
             self.range(&range).ok().map(|answer| (answer.revision, began.elapsed()))
         };
-        // The first may have to connect.
+        // The first read may have to connect.
         let round_trip = (0..3).filter_map(|_| read(None)).map(|(_, elapsed)| elapsed).min();
         let kept = read(Some(1)).map(|(revision, _)| revision);
         let warnings = warnings_about(&members, round_trip, kept, expected);
@@ -242,11 +243,11 @@ fn authenticate(connection: &mut Connection, user: &User, limit: Limit) -> Resul
 
 /// A connection to one member; it is established by the first call.
 ///
-/// It has a runtime of its own, so that nothing of it is left when it is dropped: not the task that writes to a member
-/// that reads nothing, nor the request of a call that was given up. The runtime runs during calls only, so etcd gets no
-/// keepalive pings; a connection that fails during a call is replaced at the next.
+/// It has a runtime of its own, so that dropping it also ends its tasks: one that writes to a member that reads
+/// nothing, or the request of a call that was given up. The runtime runs only during calls, so etcd gets no keepalive
+/// pings; a connection that fails during a call is replaced at the next one.
 struct Connection {
-    /// `None` only while it is dropped.
+    /// `None` only while the connection is dropped.
     runtime: Option<Runtime>,
     grpc: Grpc<Channel>,
 }
@@ -298,7 +299,7 @@ impl Connection {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             grpc.unary(request, path, ProstCodec::<Q, A>::default()).await
         };
-        let runtime = self.runtime.as_ref().expect("it has a runtime until it is dropped");
+        let runtime = self.runtime.as_ref().expect("a connection has a runtime until it is dropped");
         let until = tokio::time::Instant::from_std(limit.until);
         match runtime.block_on(async { tokio::time::timeout_at(until, answer).await }) {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
@@ -311,7 +312,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Does not wait for a thread that resolves a host name.
+            // Do not wait for a thread that resolves a host name.
             runtime.shutdown_background();
         }
     }

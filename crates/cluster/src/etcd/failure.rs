@@ -1,4 +1,4 @@
-//! Whether etcd may have performed a call that failed, and what the operator should do.
+//! Decides whether etcd may have performed a call that failed, and what the operator should do.
 //!
 //! An error counts as a refusal only if etcd certainly returns it before it performs anything. Every other error counts as
 //! unanswered, and the call is repeated.
@@ -13,29 +13,29 @@ use crate::coordinator::CallError;
 /// Why a call to one member failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It did not answer within the time limit.
+    /// The member did not answer within the time limit.
     TimedOut(Duration),
-    /// It answered with an error, or the connection failed.
+    /// The member answered with an error, or the connection failed.
     Status(Box<Status>),
     /// The system has no file descriptor or thread for a connection.
     System(std::io::Error),
-    /// Its answer cannot be decoded.
+    /// The answer cannot be decoded.
     Malformed(&'static str),
 }
 
 /// What an error of etcd means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It may have been performed, or may still be. The caller repeats it.
+    /// The call may have been performed, or may still be. The caller repeats it.
     Unanswered,
-    /// It was not performed and will not be. The text says what the operator should do.
+    /// The call was not performed and will not be. The text says what the operator should do.
     Refused(&'static str),
-    /// It was not performed, because the token is no longer valid, or was missing.
+    /// The call was not performed, because the token is no longer valid, or was missing.
     TokenNeeded,
     /// etcd has no users, so calls need no token.
     NoTokenNeeded,
-    /// etcd is out of space. It may have been performed: the transaction that exceeds the quota is performed, and answered
-    /// with this error.
+    /// etcd is out of space. The call may have been performed: the transaction that exceeds the quota is performed, and
+    /// answered with this error.
     NoSpace,
 }
 
@@ -49,7 +49,8 @@ const PASSWORD: &str = "correct the user and the password";
 pub(super) const NO_SPACE: &str =
     "compact and defragment etcd, disarm its alarm (etcdctl alarm disarm), raise --quota-backend-bytes";
 
-/// Errors of etcd by their texts, by which etcd's own clients recognise them, too: one code has several meanings.
+/// The meanings of etcd's errors, by parts of their texts. etcd's own clients use the texts too, because one code has
+/// several meanings.
 const MEANINGS: [(&str, Meaning); 15] = [
     ("request is too large", Meaning::Refused(TOO_LARGE)),
     ("larger than max", Meaning::Refused(TOO_LARGE)),
@@ -104,7 +105,7 @@ impl Failure {
     }
 }
 
-/// The text of an error and of what caused it.
+/// The text of an error and of its causes.
 pub(super) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -176,7 +176,7 @@ pub(super) struct StatusResponse {
     pub version: String,
     #[prost(int64, tag = "3")]
     pub db_size: i64,
-    /// The id of the member that etcd follows; 0: there is none.
+    /// The id of the member that leads etcd; 0: no member does.
     #[prost(uint64, tag = "4")]
     pub leader: u64,
     /// Alarms, and whether there is no leader.

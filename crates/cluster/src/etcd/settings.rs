@@ -7,15 +7,15 @@ use std::time::Duration;
 use thiserror::Error;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// The settings of the client.
+/// The settings of the client of etcd.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The members, as URLs with a port: `https://10.0.0.1:2379`. All of them use TLS (`https`), or none (`http`).
+    /// The members, as URLs with a port: `https://10.0.0.1:2379`. All of them use TLS (`https`), or none does (`http`).
     pub endpoints: Vec<String>,
     /// The files for TLS; required for `https`, refused for `http`.
     pub tls: Option<Tls>,
-    /// The user as which the client authenticates, if etcd requires users. A certificate of the client does that too, without
-    /// tokens that expire.
+    /// The user as which the client authenticates, if etcd requires users. A client certificate can replace it, and
+    /// needs no tokens that expire.
     pub user: Option<User>,
     /// How long each call may take, including a connection and an authentication if they are needed.
     pub request_timeout: Duration,
@@ -52,7 +52,7 @@ pub enum SettingsError {
     /// An endpoint is not a URL.
     #[error("endpoint \"{0}\" of etcd is not a URL; give it as \"https://10.0.0.1:2379\"")]
     Endpoint(String),
-    /// `http` with settings of TLS.
+    /// An `http` endpoint with files for TLS.
     #[error("endpoint \"{0}\" of etcd does not use TLS, but files for TLS are given; write https://")]
     Plain(String),
     /// A file cannot be read.
@@ -60,7 +60,7 @@ pub enum SettingsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
     /// A certificate or a key cannot be used.
@@ -72,7 +72,7 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// The members, ready to be connected to. Reads the files.
+    /// Returns the endpoints of the members, with TLS if it is configured. Reads the files.
     pub(super) fn prepare(&self) -> Result<Vec<Endpoint>, SettingsError> {
         let tls = self.tls.as_ref().map(read_tls).transpose()?;
         let prepare = |url: &String| {
@@ -98,7 +98,8 @@ fn read_tls(tls: &Tls) -> Result<ClientTlsConfig, SettingsError> {
     })
 }
 
-/// Reads a file of certificates. A file without one is an error here, because connections would fail without a reason.
+/// Reads a file of certificates. A file without a certificate is refused here, because connections would fail without a
+/// reason.
 fn read_certificates(path: &Path) -> Result<Vec<u8>, SettingsError> {
     let pem = read(path)?;
     if String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {

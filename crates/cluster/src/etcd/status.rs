@@ -1,4 +1,4 @@
-//! The status of etcd's members, and warnings about an etcd that is set up badly or does not work.
+//! The status of etcd's members, and warnings about an etcd that is badly set up or does not work.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use crate::timing::Timing;
 
 /// The default quota, for an etcd that does not report its own.
 const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
-/// Above this percentage of the quota, the database is almost full.
+/// The percentage of the quota above which the database is almost full.
 const ALMOST_FULL_PERCENT: u64 = 70;
 
-/// A larger database of which less than half is in use is worth a defragmentation, while that takes seconds only.
+/// The size above which a database of which less than half is in use should be defragmented, while that takes only
+/// seconds.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// How to defragment: the member must not be etcd's leader meanwhile.
+/// The advice for a defragmentation, during which the member must not be etcd's leader.
 const DEFRAGMENT: &str = "defragment etcd, one member after the other, its followers first, and its leader after \"etcdctl \
                           move-leader\", since a member answers nothing meanwhile";
 
-/// The number of revisions that need no compaction.
+/// The number of revisions up to which no compaction is needed.
 const REVISIONS_MAX: Revision = 100_000;
 
 /// A member and its status.
@@ -36,15 +37,15 @@ pub struct Member {
 pub struct MemberStatus {
     /// etcd's version, such as `3.5.26`.
     pub version: String,
-    /// The bytes of its file; the quota limits them.
+    /// The size of its database file, which the quota limits.
     pub database_bytes: u64,
-    /// The bytes of it that are in use; a defragmentation frees the others. `None`: it does not report it.
+    /// The bytes of the file that are in use; a defragmentation frees the rest. `None`: it does not report them.
     pub in_use_bytes: Option<u64>,
-    /// The most bytes that its file may have; `None`: it does not report it (before etcd 3.6).
+    /// The largest size of the file; `None`: it does not report it (before etcd 3.6).
     pub quota_bytes: Option<u64>,
-    /// Whether it only receives the data, and neither votes nor accepts calls.
+    /// Whether it is a learner, which receives the data, but neither votes nor accepts calls.
     pub is_learner: bool,
-    /// Whether it is the leader of etcd.
+    /// Whether it leads etcd.
     pub is_leader: bool,
     /// Whether it knows a leader of etcd.
     pub has_leader: bool,
@@ -74,22 +75,22 @@ impl MemberStatus {
 pub struct Expected {
     /// A key that the user of the client may read; it need not exist.
     pub key: Vec<u8>,
-    /// A linearizable read that takes longer shows that the machines or the network are too slow.
+    /// The time above which a linearizable read shows that the machines or the network are too slow.
     pub round_trip_max: Duration,
-    /// With more revisions, the first one must have been compacted.
+    /// The number of revisions above which the first one must have been compacted.
     pub revisions_max: Revision,
 }
 
 impl Expected {
-    /// What a cluster with this renew deadline expects of the etcd that has its keys.
+    /// The expectations of a cluster with these keys and this renew deadline.
     pub fn of(keys: &Keys, renew_deadline: Duration) -> Self {
         let round_trip_max = Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max);
         Self { key: keys.format(), round_trip_max, revisions_max: REVISIONS_MAX }
     }
 }
 
-/// The warnings about these members; each says what to change. `kept` is the present revision, if the first one can still be
-/// read.
+/// The warnings about these members; each says what to change. `kept` is the latest revision; `None` if the first one
+/// can no longer be read.
 pub(super) fn warnings_about(
     members: &[Member],
     round_trip: Option<Duration>,

@@ -13,10 +13,10 @@ use crate::coordinator::{
 /// etcd accepts 128 operations in a transaction (`--max-txn-ops`). A longer branch is sent as transactions within the
 /// transaction; etcd limits the sum of the lengths of the outer and of an inner one.
 const FLAT_MAX: usize = 100;
-/// With 64 operations in each of 64, a transaction has 4,096.
+/// The operations in each inner transaction: 64 inner ones can have 4,096.
 const INNER: usize = 64;
 
-/// The request of a read.
+/// Converts a read to a request.
 pub(super) fn range_request(range: &Range) -> RangeRequest {
     let (key, range_end) = match &range.to {
         None => (range.from.clone(), Vec::new()),
@@ -26,7 +26,7 @@ pub(super) fn range_request(range: &Range) -> RangeRequest {
             let from = if range.from.is_empty() { vec![1] } else { range.from.clone() };
             (from.clone(), from)
         }
-        // No key is empty, so all keys are after this one.
+        // No key is empty, so this is the first possible one.
         Some(to) if range.from.is_empty() => (vec![0], to.clone()),
         Some(to) => (range.from.clone(), to.clone()),
     };
@@ -35,14 +35,15 @@ pub(super) fn range_request(range: &Range) -> RangeRequest {
     RangeRequest { key, range_end, revision, count_only: range.count_only }
 }
 
-/// The answer to a read. The error says why it is malformed.
+/// Converts the answer to a read. The error says why it is malformed.
 pub(super) fn range_answer(answer: RangeResponse) -> Result<RangeAnswer, &'static str> {
     let entries = answer.kvs.into_iter().map(entry).collect::<Result<_, _>>()?;
     let count = u64::try_from(answer.count).map_err(|_| "a negative number of keys")?;
     Ok(RangeAnswer { revision: revision(answer.header)?, count, entries })
 }
 
-/// Whether a branch writes a key twice. etcd refuses most such transactions, but not all that are sent in parts.
+/// Returns whether a branch writes a key twice. etcd refuses most such transactions, but not all that are sent in
+/// parts.
 pub(super) fn writes_a_key_twice(transaction: &Transaction) -> bool {
     [&transaction.then, &transaction.otherwise].into_iter().any(|branch| {
         let mut keys = HashSet::with_capacity(branch.len());
@@ -54,7 +55,7 @@ pub(super) fn writes_a_key_twice(transaction: &Transaction) -> bool {
     })
 }
 
-/// The request of a transaction.
+/// Converts a transaction to a request.
 pub(super) fn transaction_request(transaction: &Transaction) -> TxnRequest {
     TxnRequest {
         compare: transaction.compare.iter().map(compare).collect(),
@@ -69,7 +70,7 @@ fn branch(operations: &[Operation]) -> Vec<RequestOp> {
     }
     let inner = operations.chunks(INNER).map(|part| {
         let success = part.iter().map(operation).collect();
-        // Without comparisons, it always succeeds.
+        // Without comparisons, an inner transaction always succeeds.
         Request::Txn(TxnRequest { compare: Vec::new(), success, failure: Vec::new() })
     });
     inner.map(|inner| RequestOp { request: Some(inner) }).collect()
@@ -102,7 +103,7 @@ fn compare(compare: &Compare) -> messages::Compare {
     }
 }
 
-/// The answer to a transaction. The error says why it is malformed.
+/// Converts the answer to a transaction. The error says why it is malformed.
 pub(super) fn transaction_answer(
     transaction: &Transaction,
     answer: TxnResponse,

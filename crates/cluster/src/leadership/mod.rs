@@ -1,22 +1,22 @@
-//! Which node of a cluster leads, as a state machine without I/O and without a clock: times come in, transactions go out,
-//! and their answers come in. At most one transaction of a node is in flight.
+//! A state machine that decides which node of a cluster leads, without I/O and without a clock: it takes times and the
+//! answers to its transactions, and returns the next transaction. At most one transaction of a node is in flight.
 //!
 //! Invariants, with the numbers of `docs/decisions/0020`:
 //! - C2: each takeover raises the epoch by one.
-//! - C3: a leader's deadline is the renew deadline after the *sending* of its last successful renewal. A machine past it
-//!   has ended, whatever arrives afterwards.
+//! - C3: a leader's deadline is the renew deadline after the *sending* of its last successful renewal. A [`Machine`]
+//!   past its deadline has ended, whatever arrives afterwards.
 //! - C4: without a release, a node takes over only the lease duration after the *arrival* of the answer that showed the
 //!   leader's last heartbeat, and only if that is still the last one, which the transaction compares.
 //!
-//! Both hold for any delay of requests and answers, and for attempts that are applied long after they were given up: each
-//! transaction compares the revisions of the keys that its decision was based on. An unanswered attempt is never assumed to
-//! have failed. What etcd shows later decides: see [`Machine::answered`].
+//! C3 and C4 hold for any delay of requests and answers, and for attempts that are applied long after they were given
+//! up: each transaction compares the revisions of the keys that its decision was based on. An unanswered attempt is
+//! never assumed to have failed. What etcd shows later decides: see [`Machine::answered`].
 //!
 //! A standby polls etcd with a transaction in each poll period. It uses no watch: a watch that is late, broken or compacted
 //! would need the polls all the same, and each poll also sends the standby's own heartbeat.
 //!
-//! A standby may relay clients to the leader: [`Machine::relay_target`] says to which, and until when; its heartbeats say
-//! which relays are closed (invariant C5, `docs/decisions/0028`).
+//! A standby may relay clients to the leader: [`Machine::relay_target`] has the leader and the deadline, and the
+//! standby's heartbeats report which relays are closed (invariant C5, `docs/decisions/0028`).
 //!
 //! The driver is `src/server/daemon/node.rs`. It performs the transactions, applies [`Machine::deadline`] and
 //! [`Machine::relay_target`] after each step, and ends the process at the deadline. `transactions` has the transactions and
@@ -33,7 +33,7 @@ use crate::error::Ending;
 use crate::keys::{Drain, Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint, Successor};
 use crate::timing::{BootTime, Timing};
 
-/// What a node is, and what it has in common with the others.
+/// The settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The keys of the cluster.
@@ -48,12 +48,12 @@ pub struct Settings {
     pub oldest_record_format: u32,
 }
 
-/// What the heartbeats of a node say about its relays.
+/// The report about a node's relays that its heartbeats contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayReport {
     /// The node has no connection to a leader of an epoch below this one, and will have none.
     pub closed_below: u32,
-    /// The number of connections that it relays.
+    /// The number of connections that the node relays.
     pub connections: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct RelayTarget {
     pub deadline: BootTime,
 }
 
-/// What to do next.
+/// The next step of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Call [`Machine::sent`], perform the transaction, and call [`Machine::answered`].
@@ -92,10 +92,11 @@ pub struct Term {
     pub record_format: u32,
 }
 
-/// What a node is doing.
+/// The phase of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not joined yet. After a crash, it waits until the run before it has sent no heartbeat for the lease duration.
+    /// It has not joined yet. After a crash, it waits until the previous run has sent no heartbeat for the lease
+    /// duration.
     Joining,
     /// It waits until the leader releases its leadership or stops sending heartbeats.
     Standby {
@@ -110,12 +111,12 @@ pub enum Phase {
     Over(Ending),
 }
 
-/// What the driver learns from [`Machine::poll_event`].
+/// An event for the driver, from [`Machine::poll_event`].
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The node is in another phase, or another node leads.
     Phase(Phase),
-    /// etcd does not answer as it should, for this reason. Reported once until etcd answers.
+    /// etcd does not answer as it should, for this reason. Reported only once until etcd answers.
     EtcdFailing(String),
     /// etcd answers again.
     EtcdRecovered,
@@ -132,15 +133,15 @@ pub struct DrainRequest {
     pub written: Revision,
 }
 
-/// What other threads of the process send to the driver, for [`Machine::handle`].
+/// An input from another thread of the process, for [`Machine::handle`].
 #[derive(Debug)]
 pub enum Input {
-    /// [`Machine::release`].
+    /// Calls [`Machine::release`].
     Release(Option<Successor>),
-    /// [`Machine::poll_now`].
+    /// Calls [`Machine::poll_now`].
     PollNow,
-    /// All threads that serve clients have run at this time. From the first one on, a leader renews its leadership only
-    /// while these arrive: one whose threads hang must not keep it.
+    /// All threads that serve clients have run at this time. After the first such input, a leader renews its leadership
+    /// only while more of them arrive: a leader whose threads hang must not keep it.
     ThreadsRan(BootTime),
 }
 
@@ -149,7 +150,7 @@ pub enum Input {
 pub struct Machine {
     settings: Settings,
     state: State,
-    /// What `next` returned last, if it is to be sent.
+    /// The request whose transaction `next` has returned, until it is sent.
     offered: Option<Request>,
     in_flight: Option<(Request, BootTime)>,
     /// The number of the last heartbeat that was sent.
@@ -157,7 +158,7 @@ pub struct Machine {
     relay_report: RelayReport,
     /// The request of an operator to drain this run.
     drain: Option<Seen<Drain>>,
-    /// Until when a standby polls more often: something indicates that the leader has failed.
+    /// Until when a standby polls more often, because something indicates that the leader has failed.
     polls_fast_until: BootTime,
     threads_ran_at: Option<BootTime>,
     /// Why the last transaction failed, until one is answered.
@@ -165,7 +166,7 @@ pub struct Machine {
     reported: Reported,
 }
 
-/// What [`Machine::poll_event`] has returned last.
+/// What [`Machine::poll_event`] has last reported.
 #[derive(Clone, Debug, Default)]
 struct Reported {
     phase: Option<Phase>,
@@ -218,7 +219,7 @@ struct JoinView {
 struct OtherRun {
     node: Option<Seen<Node>>,
     heartbeat: Option<Seen<Heartbeat>>,
-    /// When the answer arrived that showed these first.
+    /// When the answer arrived that first showed these values.
     since: BootTime,
     /// How often they changed. One change may be a request that the run sent before its end.
     changes: u32,
@@ -231,22 +232,23 @@ struct Standby {
     observation: Observation,
     /// When to poll again.
     due: BootTime,
-    /// The sending of the last heartbeat that was confirmed, in this state.
+    /// When the last confirmed heartbeat in this state was sent.
     confirmed_at: BootTime,
-    /// Whether a poll has to come before a takeover, to find out the outcome of the attempt before.
+    /// Whether a poll has to come before a takeover, to show the outcome of the previous attempt.
     must_poll_first: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Leading {
     leadership: Seen<Leadership>,
-    /// What the cluster agreed on when the node took over, or later.
+    /// The cluster's format of records when the node took over, or when a poll showed that it had.
     record_format: u32,
     /// The last known revision of the node's own heartbeat.
     heartbeat_modified: Revision,
-    /// The sending of the last successful renewal.
+    /// When the last successful renewal was sent.
     renewed_at: BootTime,
-    /// Renewals that compared `heartbeat_modified` and were not answered: their heartbeats, and when they were sent.
+    /// Unanswered renewals that compared `heartbeat_modified`: the numbers of their heartbeats, and when they were
+    /// sent.
     unanswered: Vec<(u64, BootTime)>,
     /// When to renew next.
     due: BootTime,
@@ -256,7 +258,7 @@ struct Leading {
 struct Leaving {
     /// The leadership that has to be released.
     leadership: Option<Seen<Leadership>>,
-    /// The node that leads next; `None`: any.
+    /// The node that leads next; `None`: any node.
     successor: Option<Successor>,
     is_released: bool,
     /// When to give up; `None` until the first step.
@@ -266,7 +268,7 @@ struct Leaving {
 }
 
 impl Machine {
-    /// A node that has not joined yet.
+    /// Creates a node that has not joined yet.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -283,7 +285,7 @@ impl Machine {
         }
     }
 
-    /// What to do at this time. It is the same until time passes, or an answer or an input arrives.
+    /// Returns the step for this time. It stays the same until time passes, or an answer or an input arrives.
     pub fn next(&mut self, now: BootTime) -> Step {
         self.offered = None;
         self.check_deadline(now);
@@ -298,7 +300,7 @@ impl Machine {
                 if now < leading.due {
                     return Step::WaitUntil(leading.due.min(deadline));
                 }
-                // Half of the deadline is left for threads that are slow, but do not hang.
+                // Threads that are slow, but do not hang, have half of the renew deadline.
                 if self.threads_ran_at.is_some_and(|at| now.since(at) > timing.renew_deadline() / 2) {
                     return Step::WaitUntil(deadline);
                 }
@@ -308,7 +310,7 @@ impl Machine {
                 let until = *leaving.until.get_or_insert(now.after(2 * timing.request_timeout()));
                 if now >= until {
                     let failure = self.last_failure.clone().unwrap_or_else(|| "no answer".to_owned());
-                    // The keys of the node may be left, which delay only its next run.
+                    // The node's keys may still be there. They only delay its next run.
                     let is_released = leaving.is_released;
                     return self.end(if is_released {
                         Ending::Released
@@ -355,8 +357,8 @@ impl Machine {
         }
     }
 
-    /// The transaction that [`Self::next`] returned last is going to be sent: to be called before that, with the time
-    /// before that.
+    /// Notes that the transaction that [`Self::next`] returned last is about to be sent. Call this before sending, with
+    /// the time of the call.
     pub fn sent(&mut self, now: BootTime) {
         let Some(request) = self.offered.take() else { return };
         match request {
@@ -369,12 +371,12 @@ impl Machine {
         self.in_flight = Some((request, now));
     }
 
-    /// The answer to the transaction that was sent, or that there is none.
+    /// Applies the answer to the transaction that was sent, or its failure.
     ///
     /// An unanswered attempt may have been applied, or may be later:
-    /// - a takeover: the next poll shows it. A poll sends a heartbeat and reads the leadership key in one transaction, so if
-    ///   it shows that this run leads, it counts as a renewal from the time at which the *poll* was sent.
-    /// - a renewal: the next one finds its own earlier heartbeat, whose number says when it was sent.
+    /// - a takeover: the next poll shows it. A poll sends a heartbeat and reads the leadership key in one transaction,
+    ///   so if it shows that this run leads, it counts as a renewal that was sent when the *poll* was sent.
+    /// - a renewal: the next one finds the node's own earlier heartbeat, whose number shows when it was sent.
     /// - a release: the next one finds the leadership key released.
     pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
         let Some((request, sent_at)) = self.in_flight.take() else { return };
@@ -392,8 +394,8 @@ impl Machine {
         }
     }
 
-    /// Until when a leader may write to clients; `None` for a node that does not lead, or is leaving. To be compared with
-    /// the clock before each write.
+    /// Returns until when a leader may write to clients; `None` for a node that does not lead, or is leaving. Compare
+    /// it with the clock before each write.
     pub fn deadline(&self) -> Option<BootTime> {
         match &self.state {
             State::Leading(leading) => Some(leading.deadline(self.settings.timing)),
@@ -412,14 +414,14 @@ impl Machine {
                 let deadline = standby.confirmed_at.after(self.settings.timing.renew_deadline());
                 RelayTarget { epoch_min, leader, deadline }
             }
-            // A process that has led relays no longer. No other node leads before its deadline, so it may close its relays
-            // until then.
+            // A process that has led no longer relays. No other node leads before its deadline, so it has until then to
+            // close its relays.
             State::Leading(leading) => none(u32::MAX, leading.deadline(self.settings.timing)),
             State::Leaving(_) | State::Over(_) => none(u32::MAX, BootTime::default()),
         }
     }
 
-    /// What the next heartbeats say about the node's relays. `closed_below` never falls.
+    /// Sets the report about the node's relays for the next heartbeats. `closed_below` must not fall.
     pub fn set_relay_report(&mut self, report: RelayReport) {
         assert!(
             report.closed_below >= self.relay_report.closed_below,
@@ -453,8 +455,8 @@ impl Machine {
         }
     }
 
-    /// Something indicates that the leader has failed, or other nodes wait for this node's next heartbeat: a standby polls
-    /// at once, and more often for the lease duration.
+    /// Makes a standby poll at once, and more often for the lease duration, because something indicates that the leader
+    /// has failed, or other nodes wait for this node's next heartbeat.
     pub fn poll_now(&mut self, now: BootTime) {
         if let State::Standby(standby) = &mut self.state {
             self.polls_fast_until = now.after(self.settings.timing.lease_duration());
@@ -462,9 +464,9 @@ impl Machine {
         }
     }
 
-    /// The node leaves the cluster, and releases its leadership if it leads. A leader calls this after it has closed its
-    /// last connection. `successor` leads next; `None`: any node. [`Ending::Released`] follows, or [`Ending::NotReleased`]
-    /// after two request timeouts.
+    /// Makes the node leave the cluster, and release its leadership if it leads. A leader must have closed its last
+    /// connection before. `successor` leads next; `None`: any node. [`Ending::Released`] follows, or
+    /// [`Ending::NotReleased`] after two request timeouts.
     pub fn release(&mut self, successor: Option<Successor>) {
         let leadership = match &self.state {
             State::Joining(joining) if !joining.is_attempted => {
@@ -480,7 +482,7 @@ impl Machine {
         self.state = State::Leaving(Leaving { leadership, successor, is_released: false, until: None, due });
     }
 
-    /// What the node is doing.
+    /// The phase of the node.
     pub fn phase(&self) -> Phase {
         match &self.state {
             State::Joining(_) => Phase::Joining,
@@ -494,7 +496,7 @@ impl Machine {
         }
     }
 
-    /// Why the last transaction failed, if none has been answered since.
+    /// Returns why the last transaction failed, if none has been answered since.
     pub fn last_failure(&self) -> Option<&str> {
         self.last_failure.as_deref()
     }
@@ -540,7 +542,8 @@ impl Leading {
         self.renewed_at.after(timing.renew_deadline())
     }
 
-    /// A heartbeat is known to be stored, and a renewal to have been sent at this time.
+    /// Notes that a heartbeat was stored at the revision `heartbeat`, and that a renewal that was sent at `sent_at`
+    /// succeeded.
     fn renewed(&mut self, sent_at: BootTime, heartbeat: Revision, due: BootTime) {
         self.renewed_at = self.renewed_at.max(sent_at);
         self.heartbeat_modified = heartbeat;

@@ -1,4 +1,4 @@
-//! The transactions of a node, and what their answers change.
+//! The transactions of a node, and the changes that their answers make.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ impl Machine {
                     otherwise: vec![],
                 }
             }
-            // By value: the revision is not known if the attempt to join was not answered. Another run has another value.
+            // The value is compared, because the revision is not known if the attempt to join was not answered. Another
+            // run has another value.
             (Request::Leave, _) => Transaction {
                 compare: vec![Compare::Value { key: self.node_key(), is: encode(&self.settings.node) }],
                 then: vec![
@@ -63,7 +64,7 @@ impl Machine {
                 ],
                 otherwise: vec![read(keys.leadership())],
             },
-            // `Read`; the other requests are made in the states above.
+            // `Read`. The other requests are only made in the states above.
             _ => Transaction {
                 compare: vec![modified(keys.format(), 0)],
                 then: with(vec![put(keys.format(), &self.format())], reads()),
@@ -75,7 +76,8 @@ impl Machine {
     fn take_over(&self, standby: &Standby) -> Result<Transaction, Ending> {
         let Settings { keys, name, .. } = &self.settings;
         let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
-        // The format as well: a node does not take over records that it cannot read, and writes what all others can read.
+        // The format is compared too: a node must not take over records that it cannot read, and must write what all
+        // others can read.
         let mut compare = vec![
             modified(keys.format(), standby.format.modified),
             modified(self.node_key(), standby.node_modified),
@@ -94,7 +96,7 @@ impl Machine {
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
     }
 
-    /// What the leadership key says while this run leads in an epoch.
+    /// The value of the leadership key while this run leads in this epoch.
     fn leadership(&self, epoch: u32) -> Leadership {
         Leadership {
             epoch,
@@ -105,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// The other node whose keys are read.
+    /// The name of the other node whose keys are read.
     fn watched(&self) -> Option<&str> {
         let observation = match &self.state {
             State::Joining(joining) => &joining.seen.as_ref()?.observation,
@@ -163,7 +165,7 @@ impl Machine {
             (Request::TakeOver, State::Standby(_)) => self.on_takeover(sent_at, answer, now),
             (Request::Renew(_), State::Leading(_)) => self.on_renewal(sent_at, answer, now),
             (Request::Release | Request::Leave, State::Leaving(_)) => self.on_leave(request, answer),
-            // The node has ended, or is leaving, whose transactions find out the outcome.
+            // The node has ended, or is leaving; then its next transactions show the outcome.
             _ => Ok(()),
         }
     }
@@ -193,7 +195,7 @@ impl Machine {
             }
         };
         match &view.node {
-            // Also an earlier attempt that was not answered.
+            // This run has joined, perhaps by an earlier attempt that was not answered.
             Some(node) if node.value.incarnation == this.incarnation => {
                 self.state = State::Standby(Standby {
                     node_modified: node.modified,
@@ -241,7 +243,7 @@ impl Machine {
             TakeoverTime::At(_) | TakeoverTime::Now => {}
         }
         let Some(leadership) = standby.observation.led_by(incarnation).cloned() else { return Ok(()) };
-        // An unanswered takeover was applied. If the deadline has passed already, another poll is needed.
+        // An unanswered takeover was applied. If its deadline has already passed, another poll is needed.
         if answer.held {
             self.lead(leadership, answer.revision, sent_at, now);
         }
@@ -273,12 +275,13 @@ impl Machine {
         Ok(())
     }
 
-    /// This run has the leadership, and a transaction that was sent at `sent_at` wrote its heartbeat at this revision. If the
-    /// deadline that follows has passed, the node stays a standby, and its next poll counts instead.
+    /// Begins to lead: this run has the leadership, and a transaction that was sent at `sent_at` wrote its heartbeat at
+    /// the revision `heartbeat`. If the deadline that follows from `sent_at` has passed, the node stays a standby until
+    /// its next poll.
     fn lead(&mut self, leadership: Seen<Leadership>, heartbeat: Revision, sent_at: BootTime, now: BootTime) {
         let timing = self.settings.timing;
-        // The takeover compared this format, or the poll that found it applied has read it: in both cases, a node that does
-        // not read it no longer takes over.
+        // The takeover compared this format, or the poll that found the takeover applied has read it. In both cases, a
+        // node that does not read this format no longer takes over.
         let State::Standby(Standby { format, .. }) = &self.state else { return };
         let leading = Leading {
             record_format: format.value.record_format,
@@ -334,8 +337,8 @@ impl Machine {
             let seen = leading.heartbeat_modified;
             return Err(Ending::WentBack { seen, found: heartbeat.modified }.into());
         }
-        // An earlier attempt was applied. If it was a renewal, its number says which; a poll that this node sent as a
-        // standby says nothing about the leadership.
+        // An earlier attempt was applied. If it was a renewal, its number identifies it; a poll that this node sent as
+        // a standby proves nothing about the leadership.
         let count = heartbeat.value.count;
         let applied = leading.unanswered.iter().find(|(number, _)| *number == count).map(|(_, sent)| *sent);
         leading.renewed(applied.unwrap_or(leading.renewed_at), heartbeat.modified, now);
@@ -346,7 +349,8 @@ impl Machine {
         let this = &self.settings.node.incarnation;
         let State::Leaving(leaving) = &mut self.state else { return Ok(()) };
         if request == Request::Release {
-            // If it did not hold, an earlier attempt was applied or another node leads: the next transaction shows it.
+            // If the comparison failed, an earlier attempt was applied or another node leads: the next transaction
+            // shows it.
             leaving.is_released |= answer.held;
             leaving.leadership = None;
             return Ok(());
@@ -407,7 +411,7 @@ impl Machine {
         Ok(format.clone())
     }
 
-    /// A request was refused, or not answered.
+    /// Handles a request that was refused or not answered.
     pub(super) fn on_failure(
         &mut self,
         request: Request,
@@ -417,7 +421,8 @@ impl Machine {
     ) {
         let timing = self.settings.timing;
         self.last_failure = Some(error.to_string());
-        // At once if the request timeout has passed, else after a pause, so as not to flood an etcd that fails at once.
+        // Try again at once if the request timeout has passed; otherwise after a pause, so as not to flood an etcd that
+        // fails at once.
         let elapsed = now.since(sent_at);
         let is_refused = matches!(error, CallError::Refused(_));
         let pause = |longest| {
@@ -444,7 +449,7 @@ impl Machine {
 }
 
 impl Joining {
-    /// When the node may join; `None`: it has read nothing yet.
+    /// Returns when the node may join; `None`: it has read nothing yet.
     pub(super) fn may_join_at(&self, timing: Timing) -> Option<BootTime> {
         let seen = self.seen.as_ref()?;
         let silent = seen.other_run.as_ref().map(|other| other.since.after(timing.lease_duration()));

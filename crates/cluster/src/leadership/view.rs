@@ -1,4 +1,4 @@
-//! What a node reads about the cluster in one transaction, and since when it has been unchanged.
+//! A node's view of the cluster, which one transaction reads, and its observation of the leader over several views.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) enum AnswerError {
 }
 
 impl AnswerError {
-    /// The answer does not have the reads of the request.
+    /// The error of an answer without the reads of the request.
     pub fn malformed() -> Self {
         Self::Call(CallError::Unanswered("etcd's answer does not fit the request".to_owned()))
     }
@@ -40,7 +40,7 @@ pub(super) struct Seen<T> {
     pub modified: Revision,
 }
 
-/// What one transaction read, at one revision.
+/// The values that one transaction read, at one revision.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// The node of this name.
@@ -65,7 +65,7 @@ pub(super) struct Other {
 }
 
 impl View {
-    /// The reads of a view: of the node `name`, and of `other`.
+    /// The reads for a view of the node `name` and of the other node, if there is one.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
         let mut read = vec![
             keys.node(name),
@@ -79,7 +79,7 @@ impl View {
         read.into_iter().map(|key| Operation::Read { key }).collect()
     }
 
-    /// The view from the answers to [`Self::reads`] with the same `other`.
+    /// Creates the view from the answers to [`Self::reads`] with the same `other`.
     pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, AnswerError> {
         let (known, rest) = read.split_at_checked(6).ok_or_else(AnswerError::malformed)?;
         let other = match (other, rest) {
@@ -118,7 +118,7 @@ impl View {
         }
     }
 
-    /// Where the leader accepts relayed connections.
+    /// The endpoint at which the leader accepts relayed connections.
     fn relay_endpoint(&self) -> Option<&RelayEndpoint> {
         let leadership = &self.leadership.as_ref()?.value;
         let node = &self.other.as_ref()?.node.as_ref()?.value;
@@ -126,19 +126,19 @@ impl View {
     }
 }
 
-/// An operator's request to drain a node. One that this version cannot read, because a newer one has written it, is
-/// ignored: the command that wrote it runs into its time limit.
+/// Decodes an operator's request to drain a node. A request that this version cannot read, because a newer one has
+/// written it, is ignored: the command that wrote it reaches its time limit.
 pub(super) fn drain_request(entry: &Option<Entry>) -> Option<Seen<Drain>> {
     seen(entry).unwrap_or_default()
 }
 
-/// The value of an entry.
+/// Decodes the value of an entry.
 pub(super) fn seen<T: DeserializeOwned>(entry: &Option<Entry>) -> Result<Option<Seen<T>>, ValueError> {
     let Some(entry) = entry else { return Ok(None) };
     Ok(Some(Seen { value: decode(&entry.key, &entry.value)?, modified: entry.modified }))
 }
 
-/// What a node knows of the leader's heartbeat.
+/// What a node knows about the leader's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaderHeartbeat {
     /// Its heartbeat was not read, because another node led when the transaction was made.
@@ -151,17 +151,17 @@ pub(super) enum LeaderHeartbeat {
     Present(Seen<Heartbeat>),
 }
 
-/// Which node leads as far as this one knows, and since when the leader has sent no new heartbeat.
+/// The leadership and the leader's heartbeat as this node knows them, and since when they have been unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observation {
     leadership: Option<Seen<Leadership>>,
     heartbeat: LeaderHeartbeat,
-    /// When the answer arrived that showed this first.
+    /// When the answer arrived that first showed this state.
     since: BootTime,
-    /// Where the leader accepts relayed connections.
+    /// The endpoint at which the leader accepts relayed connections.
     relay_endpoint: Option<RelayEndpoint>,
-    /// The highest epoch seen so far, in the leadership key or the commit marker. Where the leadership key has a lower one
-    /// now, it was deleted or the store was restored from a backup, and the leader of the later epoch may still serve.
+    /// The highest epoch seen so far, in the leadership key or the commit marker. If the leadership key now has a lower
+    /// one, it was deleted or etcd was restored from a backup, and the leader of the later epoch may still serve.
     epoch_max: u32,
 }
 
@@ -207,12 +207,13 @@ impl Observation {
         self.note_epochs(view);
     }
 
-    /// How long ago the leader's last heartbeat was seen first.
+    /// How long ago the leader's last heartbeat was first seen.
     pub fn unchanged_for(&self, now: BootTime) -> Duration {
         now.since(self.since)
     }
 
-    /// The epoch below which the run `incarnation` must have closed its relays, and the leader to which it may relay.
+    /// Returns the epoch below which the run `incarnation` must have closed its relays, and the leader to which it may
+    /// relay.
     pub fn relay_target(&self, incarnation: &Incarnation) -> (u32, Option<(u32, RelayEndpoint)>) {
         let Some(leadership) = self.leadership.as_ref().map(|seen| &seen.value) else { return (0, None) };
         let epoch = leadership.epoch;
@@ -230,8 +231,8 @@ impl Observation {
         self.epoch_max = self.epoch_max.max(self.epoch()).max(stored);
     }
 
-    /// This run has replaced a leader of its own name, whose heartbeat it saw at revision `modified` and compared. The
-    /// heartbeat that it wrote is not the leader's.
+    /// Notes that this run has joined in place of a leader of the same name, and has overwritten the heartbeat with the
+    /// revision `modified`. If that was the leader's heartbeat, the new one is not.
     pub fn replaced(&mut self, modified: Revision) {
         if matches!(&self.heartbeat, LeaderHeartbeat::Present(seen) if seen.modified == modified) {
             self.heartbeat = LeaderHeartbeat::Replaced;
@@ -242,7 +243,7 @@ impl Observation {
         self.leadership.as_ref()
     }
 
-    /// The node whose heartbeat must be read next time.
+    /// The name of the leader, whose heartbeat must be read next time.
     pub fn leader(&self) -> Option<&str> {
         self.leadership.as_ref().map(|leadership| leadership.value.node.as_str())
     }
@@ -252,8 +253,8 @@ impl Observation {
         self.leadership.as_ref().map_or(0, |leadership| leadership.modified)
     }
 
-    /// The revision that the leader's heartbeat must still have when a node takes over; 0 means that there is none.
-    /// `None` if the leader's heartbeat does not matter.
+    /// The revision that the leader's heartbeat must still have when a node takes over; 0: there must be no heartbeat;
+    /// `None`: the leader's heartbeat does not matter.
     pub fn heartbeat_modified(&self) -> Option<Revision> {
         let is_held = self.leadership.as_ref().is_some_and(|leadership| is_held(&leadership.value));
         match &self.heartbeat {
@@ -271,7 +272,7 @@ impl Observation {
             .filter(|leadership| is_held(&leadership.value) && leadership.value.incarnation == *incarnation)
     }
 
-    /// When the run may take over.
+    /// Returns when the run may take over.
     pub fn takeover_time(&self, incarnation: &Incarnation, timing: Timing) -> TakeoverTime {
         let leadership = self.leadership.as_ref().map(|seen| &seen.value);
         let is_held = leadership.is_some_and(is_held);
