@@ -53,8 +53,8 @@ pub fn perform<T, E: Display>(
     }
 }
 
-/// The error of a call that the server cannot answer. No error number says that; EIDRM is the one after which programs
-/// assume the least. `semget` does not have it.
+/// The error of a call that no server answers. No error number means that. EIDRM is the one after which programs assume
+/// the least; `semget` does not have it.
 pub fn unreachable(call: &Call<'_>) -> Failed {
     match call {
         Call::Get { .. } => Failed(libc::ENOMEM),
@@ -76,7 +76,7 @@ struct Attempts<'a> {
     is_caught: bool,
 }
 
-/// Why an attempt did not lead to a response.
+/// The reason why an attempt got no response.
 enum Obstacle {
     /// Another attempt may succeed.
     Outage(io::Error),
@@ -109,7 +109,7 @@ impl<'a> Attempts<'a> {
             match self.run_as(process, &mut lease) {
                 Ok(response) => return Ok(response),
                 Err(Obstacle::Gone) => {
-                    // The lease is given back first, so that its connection is closed with the others.
+                    // The lease is dropped first, so that `forget` closes its connection with the others.
                     drop(lease);
                     process.forget();
                     if self.is_sent && !self.call.is_repeatable() {
@@ -167,19 +167,19 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// A connection to this address was lost on which the server had answered.
+    /// Notes that a connection to this address was lost after the server had answered on it.
     fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
         if error.kind() == io::ErrorKind::TimedOut {
             self.settings.servers.begin_behind(place);
         }
         let may_wait = matches!(self.call, Call::Operate { .. }) && !self.times_out(Instant::now());
         if may_wait && began.elapsed() >= self.settings.timeout {
-            // The call has waited on it for so long that the outage before, if there was one, is over.
+            // The call has waited on this connection for so long that an earlier outage is over.
             (self.since, self.pause) = (None, PAUSE_FIRST);
         }
     }
 
-    /// When the response is overdue.
+    /// The time from which the response is overdue; `None`: never.
     fn overdue(&self) -> Option<Instant> {
         match self.call {
             Call::Operate { deadline, .. } => deadline.map(|deadline| deadline.max(Instant::now())),
@@ -188,14 +188,15 @@ impl<'a> Attempts<'a> {
         .map(|due| due + self.settings.timeout)
     }
 
-    /// With several addresses, a server that is silent for the time limit is given up while a call waits there: another
-    /// one serves by now. The only server is waited for.
+    /// The silence after which a waiting call asks the server for a sign of life. With several addresses, the call
+    /// gives up a server that is silent for the time limit, because another one serves by now; otherwise it keeps
+    /// waiting.
     fn silence(&self, place: Place) -> Option<Duration> {
         let waits = matches!(self.call, Call::Operate { .. });
         (waits && self.settings.servers.has_others(place)).then_some(self.settings.timeout / 2)
     }
 
-    /// The process on the server, and a slot for this call.
+    /// Returns the process on the server, which is opened if there is none, and a slot for this call.
     fn process(&mut self) -> Result<(&'static Process, Lease), Obstacle> {
         if let Some(process) = Process::current() {
             return Ok((process, process.lease()));
@@ -207,7 +208,7 @@ impl<'a> Attempts<'a> {
         Ok((process, lease.unwrap_or_else(|| process.lease())))
     }
 
-    /// Connects to a server that serves: one that answers this request. Shows the token first, if there is one.
+    /// Connects to a server, shows the token, if there is one, and sends a request. The server serves if it answers.
     fn reach(&mut self, request: &SysvRequest<'_>) -> Result<(Connection, ResponseFrame), Obstacle> {
         let Settings { servers, timeout, .. } = self.settings;
         let mut connection = Connection::open(servers, *timeout).map_err(Obstacle::Outage)?;
@@ -256,8 +257,8 @@ impl<'a> Attempts<'a> {
         self.judged(response, false).map(drop)
     }
 
-    /// If a request was refused for lack of a right, and the token was replaced since the connection has shown it, shows the
-    /// other one. Returns whether the request is to be repeated: a request that was refused was not executed.
+    /// Shows the new token if the request was refused for lack of a right and the token was replaced since it was
+    /// shown. Returns whether the request is to be repeated: a request that was refused was not executed.
     fn shows_another_token(
         &mut self,
         connection: &mut Connection,
@@ -272,7 +273,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// What listings call the process.
+    /// The label of the process in listings.
     fn label(&self) -> String {
         self.settings.label.clone().unwrap_or_else(default_label)
     }
@@ -292,7 +293,7 @@ impl<'a> Attempts<'a> {
         Ok((connection, opened))
     }
 
-    /// Sees to it that the slot has a connection that acts for the process.
+    /// Opens a connection that acts for the process, if the slot has no connection.
     fn attach(&mut self, process: &Process, lease: &mut Lease) -> Result<(), Obstacle> {
         if process.is_gone() {
             return Err(Obstacle::Gone);
@@ -332,7 +333,7 @@ impl<'a> Attempts<'a> {
         response.map_err(obstacle)
     }
 
-    /// A response with a status other than success is not a result of the call.
+    /// Returns a response with the status of success; any other is not a result of the call.
     fn judged(&self, response: ResponseFrame, is_repeated: bool) -> Result<ResponseFrame, Obstacle> {
         match Status::from_code(response.status) {
             Some(Status::NoError) => {
@@ -341,7 +342,7 @@ impl<'a> Attempts<'a> {
             }
             Some(Status::NoSuchSession) => Err(Obstacle::Gone),
             Some(Status::ShuttingDown) => Err(Obstacle::Outage(io::Error::other("it is being stopped"))),
-            // The server has forgotten the request. The end of the process ends what it may have become.
+            // The server has forgotten the request. If the request still waits there, it ends with the process.
             Some(Status::InvalidArguments) if is_repeated => Err(Obstacle::Gone),
             Some(Status::NotPermitted) => {
                 self.report_missing_right();
@@ -369,7 +370,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// As [`Self::overcome`], for a request that has its numbers.
+    /// Overcomes an obstacle to a request that has its numbers. They belong to the process, so [`Obstacle::Gone`] is
+    /// returned.
     fn overcome_keeping_numbers(&mut self, obstacle: Obstacle) -> Result<(), Obstacle> {
         match obstacle {
             Obstacle::Gone => Err(Obstacle::Gone),
@@ -418,7 +420,7 @@ fn obstacle(lost: Lost) -> Obstacle {
     }
 }
 
-/// Attaches to the process now, and not at its next call: the server keeps it for a short time only.
+/// Attaches to the process now, not at its next call, because the server keeps it only for a short time.
 pub fn attach_at_once(process: &Process, settings: &Settings, shield: &Shield) {
     let mut attempts = Attempts::new(&NO_CALL, settings, shield);
     let mut lease = process.lease();
@@ -433,8 +435,8 @@ pub fn attach_at_once(process: &Process, settings: &Settings, shield: &Shield) {
     }
 }
 
-/// Tells the server that the process is about to replace its program, for which it lives on without connections.
-/// Returns whether the server knows.
+/// Tells the server that the process is about to replace its program, and is to be kept for `grace` without
+/// connections. Returns whether the server has confirmed that.
 pub fn announce(process: &Process, grace: Milliseconds, settings: &Settings, shield: &Shield) -> bool {
     let mut attempts = Attempts::new(&NO_CALL, settings, shield);
     let mut lease = process.lease();
@@ -456,10 +458,10 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
     }
 }
 
-/// For attempts that only reach the server.
+/// The call of attempts that only reach the server.
 static NO_CALL: Call<'static> = Call::Control { set: SetId(0), command: SetCommand::Stat };
 
-/// The groups of the process, as they are when it is opened; those beyond what a request can have are left out.
+/// The groups of the process when it is opened, up to the most that a request can have.
 fn groups() -> Vec<u32> {
     let groups = getgroups().unwrap_or_default();
     groups.into_iter().map(Gid::as_raw).take(GROUPS_MAX).collect()

@@ -1,9 +1,9 @@
 //! One connection: sends a request and waits for its response.
 //!
-//! A connection has one request at a time, and a Cancel and a Noop beside it. It is lost with its first error: half a
-//! frame may be anywhere. What was received is read to its end before a request is finished, because a socket that is
-//! closed with unread bytes is reset, and the server would take that for a lost connection instead of a process that has
-//! ended. A connection to a server that is silent is reset on purpose: the process has not ended.
+//! A connection has one request in flight, and perhaps a Cancel and a Noop. Its first error ends it, because a frame
+//! may have been sent or received only in part. All responses are read before a request is finished, because a socket
+//! that is closed with unread bytes is reset, and the server would take that for a lost connection instead of a process
+//! that has ended. A connection to a server that is silent is reset on purpose: the process has not ended.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::servers::{Place, Servers};
 use crate::signals::{Shield, Woken};
 use crate::socket::{Identity, Socket};
 
-/// The room for a request that needs no allocation: 500 operations.
+/// The initial size of a buffer. A request with 500 operations fits without a further allocation.
 const REQUEST_BYTES: usize = 4096;
 
 /// The longest wait for an address to accept a connection. Signals are blocked meanwhile.
@@ -41,11 +41,11 @@ pub struct Connection {
 struct Buffers {
     input: BytesMut,
     output: Vec<u8>,
-    /// Operations or values on their way into a request.
+    /// The encoded operations of a request.
     rows: Vec<u8>,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug)]
 pub enum Lost {
     /// The program has closed the descriptor; nothing was sent.
@@ -61,9 +61,9 @@ pub struct Wait<'a> {
     pub shield: &'a Shield,
     /// When the response is overdue; `None`: the request may wait forever.
     pub until: Option<Instant>,
-    /// How long responses take that the server does not delay.
+    /// The longest time for a response that the server does not delay.
     pub limit: Duration,
-    /// After which silence the server is asked for a sign of life, which may take as long; `None`: it is not asked.
+    /// The silence after which the server is asked for a sign of life, which may take as long; `None`: it is not asked.
     pub silence: Option<Duration>,
     /// Whether a caught signal cancels the request.
     pub cancels: bool,
@@ -72,13 +72,13 @@ pub struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// When a silence that begins now is too long.
+    /// The time at which a silence that begins now is too long.
     fn silent_until(&self) -> Option<Instant> {
         self.silence.map(|silence| Instant::now() + silence)
     }
 }
 
-/// What came of waiting for bytes.
+/// The result of waiting for bytes.
 enum Received {
     /// There are further bytes.
     Bytes,
@@ -90,7 +90,7 @@ enum Received {
 
 impl Connection {
     /// Connects to the first address that accepts a connection. Only a refusal is certain to be quick: another failure
-    /// ends the attempt, so that signals are let in before the next address is tried.
+    /// ends the attempt, so that signals are unblocked before the next address is tried.
     pub fn open(servers: &Servers, timeout: Duration) -> io::Result<Self> {
         let mut refusal = io::ErrorKind::ConnectionRefused.into();
         for place in servers.in_turn() {
@@ -117,7 +117,7 @@ impl Connection {
         Self { socket, place, token: None, pid: std::process::id(), opaque: 0, buffers }
     }
 
-    /// Where it leads.
+    /// The address that it was opened to, among those of the servers.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -127,12 +127,12 @@ impl Connection {
         self.place.address
     }
 
-    /// Which descriptor it has.
+    /// The identity of its socket.
     pub fn identity(&self) -> Identity {
         self.socket.identity()
     }
 
-    /// Sends the request that `compose` appends, and waits for its response. `compose` is given room for rows.
+    /// Sends the request that `compose` appends, and waits for its response. `compose` also gets a buffer for rows.
     pub fn exchange(
         &mut self,
         wait: &mut Wait<'_>,
@@ -207,7 +207,7 @@ impl Connection {
         Opaque(self.opaque.to_be_bytes())
     }
 
-    /// Sends the output to its end. A signal in between is as good as one after it.
+    /// Sends all output. A signal meanwhile has the same effect as one afterwards.
     fn send(&mut self, wait: &mut Wait<'_>) -> Result<(), Lost> {
         let mut sent = 0;
         let mut until = None;
@@ -229,7 +229,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives what arrives next. Signals are let in from the second attempt on.
+    /// Receives the next bytes. Signals are unblocked from the second attempt on.
     fn receive(
         &mut self,
         is_first: bool,
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// A handler has run, and may have returned in a child as well.
+    /// Notes that a signal handler has run. Fails in the child of a fork that the handler made.
     fn note_signal(&self, wait: &mut Wait<'_>) -> Result<(), Lost> {
         wait.is_caught = true;
         if std::process::id() == self.pid { Ok(()) } else { Err(Lost::Forked) }

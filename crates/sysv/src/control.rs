@@ -15,15 +15,15 @@ use crate::operation::Call;
 use crate::settings::Settings;
 use crate::signals::Shield;
 
-/// A command that `libc` does not name.
+/// A command that `libc` does not define.
 const SEM_INFO: c_int = 19;
 
-/// Whether the command concerns the kernel, whatever set it names.
+/// Returns whether the command is about the kernel, whichever set it names.
 pub fn is_of_kernel(command: c_int) -> bool {
     matches!(command, libc::IPC_INFO | SEM_INFO)
 }
 
-/// The fourth argument of `semctl`, `union semun`: an integer or a pointer, as the command says.
+/// The fourth argument of `semctl`, `union semun`: an integer or a pointer, depending on the command.
 #[derive(Clone, Copy)]
 pub struct Argument(pub *mut c_void);
 
@@ -33,7 +33,6 @@ impl Argument {
         self.0 as usize as c_int
     }
 
-    /// The pointer.
     fn pointer<T>(self) -> Result<*mut T, Failed> {
         if self.0.is_null() { Err(Failed(libc::EFAULT)) } else { Ok(self.0.cast()) }
     }
@@ -42,7 +41,7 @@ impl Argument {
 /// `semctl` for a set of the server.
 ///
 /// # Safety
-/// The argument is what the command asks for.
+/// The argument is what the command requires.
 pub unsafe fn control(
     set: c_int,
     number: c_int,
@@ -96,7 +95,7 @@ pub unsafe fn control(
             let values = unsafe { std::slice::from_raw_parts(values, count) };
             on_set.change(SetCommand::SetAll(values.into()))
         }
-        // Also SEM_STAT and SEM_STAT_ANY, as an index of the kernel's table is never that large.
+        // Also SEM_STAT and SEM_STAT_ANY: an index of the kernel's table is never that large.
         _ => Err(Failed(libc::EINVAL)),
     }
 }
@@ -125,7 +124,7 @@ impl Target<'_> {
         self.perform(command, ResponseFrame::call_number).map(u32::cast_signed)
     }
 
-    /// How many values of the set the program's memory has.
+    /// The number of semaphores of the set, for which the program's memory has room.
     fn count(&self) -> Result<usize, Failed> {
         let count = match ids::count(self.set) {
             Some(count) => count,
@@ -141,7 +140,7 @@ impl Target<'_> {
     }
 }
 
-/// Fills all of the structure.
+/// Fills the whole structure.
 ///
 /// # Safety
 /// There is room for the structure.

@@ -13,14 +13,14 @@ use std::panic::catch_unwind;
 use crate::next;
 use crate::settings::{Mode, mode};
 
-/// Where to go, and which flags to keep. Both architectures return it in two registers.
+/// The function to jump to, and the flags to keep. Both architectures return this in two registers.
 #[repr(C)]
 struct Onward {
     function: *mut c_void,
     kept_flags: usize,
 }
 
-/// If there are no settings, the library does nothing, and so it keeps the flag.
+/// Without settings, the library does nothing, so the flag is kept.
 extern "C" fn onward() -> Onward {
     let is_off = catch_unwind(|| matches!(mode(), Mode::Off)).unwrap_or(false);
     let kept_flags = if is_off { usize::MAX } else { !(libc::RTLD_DEEPBIND as usize) };

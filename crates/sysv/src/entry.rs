@@ -1,7 +1,7 @@
 //! The calls that programs make: `semget`, `semop`, `semtimedop` and `semctl`.
 //!
-//! Each decides whether the call is for the server. If it is not, the kernel's function is called with the arguments as
-//! they are; if it is, arguments are checked in the order in which the kernel checks them.
+//! Each decides whether the call is for the server. If not, it calls the C library's function with the same arguments.
+//! If so, it checks the arguments in the order in which the kernel checks them.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,8 +72,8 @@ pub unsafe extern "C" fn semtimedop(
     })
 }
 
-/// In C, the fourth argument is variable. Both architectures pass it where a fourth fixed argument is; it has no meaning
-/// if the program passed none, and is used for the commands alone that have one.
+/// In C, the fourth argument is variadic. Both architectures pass it like a fixed argument. It has no meaning if the
+/// program passed none, so it is used only for commands that have one.
 ///
 /// # Safety
 /// As the C library's.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn semctl(set: c_int, number: c_int, command: c_int, argum
 /// No later library has the function.
 const MISSING: Failed = Failed(libc::ENOSYS);
 
-/// Runs a call. A success leaves `errno` as it was; a panic is the failure of a call whose outcome is unknown.
+/// Runs a call. A success leaves `errno` unchanged. A panic fails with `errno_of_panic`, as the outcome is unknown.
 fn guarded(errno_of_panic: c_int, call: impl FnOnce() -> Result<c_int, Failed>) -> c_int {
     let errno_before = errno::current();
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -111,7 +111,7 @@ fn guarded(errno_of_panic: c_int, call: impl FnOnce() -> Result<c_int, Failed>) 
             -1
         }
         Err(payload) => {
-            // What was thrown may panic when it is dropped.
+            // The payload may panic when it is dropped.
             std::mem::forget(payload);
             errno::set(errno_of_panic);
             -1
@@ -141,7 +141,7 @@ fn refuse(error: &SettingsError) -> Failed {
     Failed(errno)
 }
 
-/// The result of the C library's function.
+/// Converts the result of the C library's function.
 fn returned(value: c_int) -> Result<c_int, Failed> {
     if value == -1 { Err(Failed(errno::current())) } else { Ok(value) }
 }
@@ -219,7 +219,7 @@ unsafe fn operate(
     with_shield(|shield| perform(&call, settings, shield, ResponseFrame::call_done)).map(|()| 0)
 }
 
-/// `None`: so late that it is never.
+/// Returns the deadline; `None` if it is too late to be represented.
 fn deadline_after(timeout: &timespec) -> Result<Option<Instant>, Failed> {
     let wrong = Failed(libc::EINVAL);
     let seconds = u64::try_from(timeout.tv_sec).map_err(|_| wrong)?;

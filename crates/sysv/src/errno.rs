@@ -1,4 +1,4 @@
-//! Error numbers: what a call fails with, and `errno` itself.
+//! The error numbers of calls, and `errno` itself.
 
 use std::ffi::c_int;
 
@@ -16,7 +16,7 @@ impl From<Errno> for Failed {
 }
 
 impl Failed {
-    /// The error of a call that the server refused with a status, which is not a result of the call.
+    /// The error of a call whose request the server refused with this status.
     pub fn by_status(status: u8) -> Self {
         Self(match Status::from_code(status) {
             Some(Status::UnknownCommand) => libc::ENOSYS,

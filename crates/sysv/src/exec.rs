@@ -1,12 +1,13 @@
-//! The functions that replace the program: they hand its process on the server over to the next one, in an environment variable.
+//! The functions that replace the program. They hand over its process on the server to the next program, in an
+//! environment variable.
 //!
-//! In the kernel, adjustments survive `exec`. Here the connections end, as their descriptors are closed. So the old
-//! program announces that it will be replaced, and the new one attaches to the process. The variable names the process
-//! id: a child that inherits it has another one. The new program removes the variable at once.
+//! In the kernel, adjustments survive `exec`. Here the connections end, because their descriptors are closed. So the
+//! old program announces that it will be replaced, and the new one attaches to the process. The variable has the
+//! process id, so that a child that inherits it ignores it. The new program removes the variable at once.
 //!
-//! The child of a fork or vfork has no process of its own yet: its calls continue unchanged, and read nothing but the list of
-//! processes. `posix_spawn`, `system` and `popen` make new processes through functions within the C library, which cannot
-//! be replaced and need not be.
+//! The child of a fork or vfork has no process on the server yet. Its calls of these functions only read the list of
+//! processes, and pass their arguments on unchanged. `posix_spawn`, `system` and `popen` make new processes through
+//! functions within the C library, which cannot be replaced and need not be.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int};
@@ -35,7 +36,7 @@ unsafe extern "C" {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
-    unsafe { handing_over(envp, |envp| with(&next::EXECVE, |exec| exec(path, argv, envp))) }
+    unsafe { hand_over(envp, |envp| call_next(&next::EXECVE, |exec| exec(path, argv, envp))) }
 }
 
 /// # Safety
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: List, envp: List) -> 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: List) -> c_int {
     // SAFETY: the arguments are those of the program; the environment is the program's.
-    unsafe { handing_over(environ, |envp| with(&next::EXECVE, |exec| exec(path, argv, envp))) }
+    unsafe { hand_over(environ, |envp| call_next(&next::EXECVE, |exec| exec(path, argv, envp))) }
 }
 
 /// # Safety
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: List) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
-    unsafe { handing_over(envp, |envp| with(&next::EXECVPE, |exec| exec(file, argv, envp))) }
+    unsafe { hand_over(envp, |envp| call_next(&next::EXECVPE, |exec| exec(file, argv, envp))) }
 }
 
 /// # Safety
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: List, envp: List) ->
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: List) -> c_int {
     // SAFETY: the arguments are those of the program; the environment is the program's.
-    unsafe { handing_over(environ, |envp| with(&next::EXECVPE, |exec| exec(file, argv, envp))) }
+    unsafe { hand_over(environ, |envp| call_next(&next::EXECVPE, |exec| exec(file, argv, envp))) }
 }
 
 /// # Safety
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: List) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(descriptor: c_int, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
-    unsafe { handing_over(envp, |envp| with(&next::FEXECVE, |exec| exec(descriptor, argv, envp))) }
+    unsafe { hand_over(envp, |envp| call_next(&next::FEXECVE, |exec| exec(descriptor, argv, envp))) }
 }
 
 /// # Safety
@@ -82,12 +83,12 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: the arguments are those of the program.
     unsafe {
-        handing_over(envp, |envp| with(&next::EXECVEAT, |exec| exec(directory, path, argv, envp, flags)))
+        hand_over(envp, |envp| call_next(&next::EXECVEAT, |exec| exec(directory, path, argv, envp, flags)))
     }
 }
 
 /// Calls a function of the C library.
-fn with<F: Copy>(next: &Next<F>, call: impl FnOnce(F) -> c_int) -> c_int {
+fn call_next<F: Copy>(next: &Next<F>, call: impl FnOnce(F) -> c_int) -> c_int {
     match next.function() {
         Some(function) => call(function),
         None => {
@@ -101,8 +102,8 @@ fn with<F: Copy>(next: &Next<F>, call: impl FnOnce(F) -> c_int) -> c_int {
 ///
 /// # Safety
 /// The environment is a list of texts, or null.
-unsafe fn handing_over(envp: List, exec: impl Fn(List) -> c_int) -> c_int {
-    // A panic before the program is replaced must not keep it from being replaced.
+unsafe fn hand_over(envp: List, exec: impl Fn(List) -> c_int) -> c_int {
+    // A panic in the preparation must not prevent the replacement.
     // SAFETY: as the caller promises.
     let prepared = catch_unwind(AssertUnwindSafe(|| unsafe { Departure::prepare(envp) })).unwrap_or(None);
     let Some(departure) = prepared else { return exec(envp) };
@@ -114,7 +115,7 @@ unsafe fn handing_over(envp: List, exec: impl Fn(List) -> c_int) -> c_int {
     result
 }
 
-/// The process is about to leave this program.
+/// A process that is about to replace this program.
 struct Departure {
     process: &'static Process,
     settings: &'static Settings,
@@ -122,7 +123,7 @@ struct Departure {
 }
 
 impl Departure {
-    /// Announces the departure; `None`: there is no process that could depart.
+    /// Announces the replacement; `None` if there is no process to hand over.
     ///
     /// # Safety
     /// The environment is a list of texts, or null.
@@ -130,8 +131,8 @@ impl Departure {
         let process = Process::current()?;
         let Mode::On(settings) = mode() else { return None };
         let is_announced = call::announce(process, GRACE, settings, &Shield::raise());
-        // A process whose connection was lost lives on for a time, and the new program can attach to it; or it has ended,
-        // and the new program has to report that its adjustments are lost.
+        // A process whose connection was lost still exists for a time, and the new program can attach to it; or it has
+        // ended, and the new program has to report that its adjustments are lost.
         if !is_announced && !process.adjusts() {
             return None;
         }
@@ -140,14 +141,14 @@ impl Departure {
         Some(Self { process, settings, environment })
     }
 
-    /// The program was not replaced.
+    /// Tells the server that the program was not replaced.
     fn withdraw(&self) {
         call::withdraw(self.process, self.settings, &Shield::raise());
     }
 }
 
-/// An environment with the variable, in memory from the system: a handler that interrupted an allocation may replace the
-/// program.
+/// An environment with the variable. It is in mapped memory, because a signal handler that interrupted an allocation
+/// may replace the program.
 struct Environment {
     list: *mut *const c_char,
     bytes: usize,
@@ -203,9 +204,9 @@ unsafe fn lines_of(list: List) -> impl Iterator<Item = *const c_char> {
     (0..count).map(move |index| unsafe { *list.add(index) }).take_while(|line| !line.is_null())
 }
 
-/// `execl` and `execlp` have their arguments where a call has them: some in registers, the rest on the stack. The
-/// functions below write the registers down in front of the rest, which makes the list that `execv` expects, and pass its
-/// address on.
+/// `execl` and `execlp` get their arguments as separate arguments: some in registers, the rest on the stack. The
+/// functions below store the registers in front of the rest, which makes the list that `execv` expects, and pass its
+/// address.
 macro_rules! listed {
     ($($name:ident => $target:ident;)*) => {$(
         /// # Safety
@@ -283,7 +284,7 @@ unsafe extern "C" fn execle_listed(path: *const c_char, argv: List) -> c_int {
     }
 }
 
-/// The variable.
+/// The name of the variable that hands over a process.
 const VARIABLE: &CStr = c"SIGNALBOX_SYSV_PROCESS";
 
 /// The time in which the new program has to attach. The server limits it to the process's time to live.
@@ -292,7 +293,7 @@ const GRACE: Milliseconds = Milliseconds(30_000);
 /// The longest text of the variable, with its name and the zero byte.
 const BYTES_MAX: usize = 160;
 
-/// The variable as it stands in the new program's environment.
+/// The variable as a line of the new program's environment.
 struct Variable([u8; BYTES_MAX]);
 
 impl Variable {
@@ -309,19 +310,18 @@ impl Variable {
         Self(bytes)
     }
 
-    /// Its text.
     fn text(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).expect("the last byte is zero")
     }
 
-    /// Whether a line of an environment is this variable.
+    /// Returns whether a line of an environment is this variable.
     fn is_line(line: &CStr) -> bool {
         let rest = line.to_bytes().strip_prefix(VARIABLE.to_bytes());
         rest.is_some_and(|rest| rest.first() == Some(&b'='))
     }
 }
 
-/// What the variable says.
+/// The content of the variable.
 #[derive(Debug, PartialEq)]
 struct Handed {
     pid: u32,
@@ -345,17 +345,17 @@ impl Handed {
     }
 }
 
-/// When the program starts: takes over the process of the previous program, if there was one.
+/// Takes over the process of the previous program, if there was one. The library calls this when the program starts.
 pub fn take_over(settings: Option<&Settings>) {
     let Some(handed) = take_variable() else { return };
-    // A child has inherited the variable of a program that does not load this library.
+    // A child may have inherited the variable from a program that does not load this library.
     let (true, Some(settings)) = (handed.pid == std::process::id(), settings) else { return };
     let name = Name { process: handed.process, key: SessionKey(handed.key) };
     let (process, _) = Process::publish(name, handed.next_request, handed.adjusts, None);
     call::attach_at_once(process, settings, &Shield::raise());
 }
 
-/// Reads the variable, and removes it from the environment. The place where it stood is overwritten, as it has the key.
+/// Reads the variable, and removes it from the environment. Its memory is overwritten, because it has the key.
 fn take_variable() -> Option<Handed> {
     // SAFETY: the library is being loaded: the program does not run yet, and no thread changes the environment.
     unsafe {

@@ -1,5 +1,4 @@
-//! What is remembered of sets: how many semaphores those of the server have, and which ids of the kernel look like the
-//! server's.
+//! Facts about sets: how many semaphores those of the server have, and which ids of the kernel look like the server's.
 //!
 //! Both are tables of fixed size without locks. The child of a fork inherits them, as it inherits the ids.
 
@@ -8,34 +7,35 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use signalbox_model::sysv::SetId;
 
-/// Ids of the server's sets are this one and above.
-const SERVER_IDS: c_int = SetId::FIRST.0;
+/// The lowest id of the server's sets.
+const SERVER_ID_MIN: c_int = SetId::FIRST.0;
 
-/// How many sets have their number of semaphores remembered. Of others, the server is asked.
+/// The most sets whose number of semaphores is remembered. For others, the server is asked.
 const COUNTS: usize = 256;
 
-/// How many of the kernel's ids can be told from the server's.
+/// The most ids of the kernel that can be distinguished from the server's.
 const KERNEL_IDS: usize = 256;
 
-/// An id in the upper half, a count in the lower; 0: none.
+/// The id of a set in the upper half, its number of semaphores in the lower; 0: none.
 static SEMAPHORES: [AtomicU64; COUNTS] = [const { AtomicU64::new(0) }; COUNTS];
 
-/// The kernel's ids have an index of at least 6 bits, used in turn, in the low 15 bits, and how often that began again above
-/// them. So they reach the server's after 64 * 32768 sets. 0: none.
+/// The kernel's ids in the range of the server's; 0: none. A kernel id has an index in its low 15 bits. At least 64
+/// indexes are used in turn, and the bits above count the turns, so the ids reach this range only after 64 * 32768
+/// sets.
 static KERNEL: [AtomicI32; KERNEL_IDS] = [const { AtomicI32::new(0) }; KERNEL_IDS];
 
-/// Whether a set is the server's.
+/// Returns whether a set is the server's.
 pub fn is_of_server(set: c_int) -> bool {
-    set >= SERVER_IDS && !KERNEL.iter().map_while(known).any(|known| known == set)
+    set >= SERVER_ID_MIN && !KERNEL.iter().map_while(known).any(|known| known == set)
 }
 
 fn known(entry: &AtomicI32) -> Option<c_int> {
     Some(entry.load(Ordering::Relaxed)).filter(|id| *id != 0)
 }
 
-/// Takes note of an id that the kernel returned. `Err`: it would be taken for the server's.
+/// Notes an id that the kernel returned. Fails if it would be taken for one of the server's.
 pub fn note_kernel_id(set: c_int) -> Result<(), ()> {
-    if set < SERVER_IDS {
+    if set < SERVER_ID_MIN {
         return Ok(());
     }
     for entry in &KERNEL {
@@ -54,7 +54,7 @@ pub fn note_count(set: c_int, count: u32) {
     SEMAPHORES[index_of(set)].store(entry, Ordering::Relaxed);
 }
 
-/// How many semaphores a set has, if it is remembered.
+/// The number of semaphores of a set, if it is remembered.
 pub fn count(set: c_int) -> Option<u32> {
     let entry = SEMAPHORES[index_of(set)].load(Ordering::Relaxed);
     (entry >> 32 == u64::from(set.cast_unsigned())).then_some((entry & u64::from(u32::MAX)) as u32)

@@ -2,28 +2,28 @@
 //!
 //! A program is started with `LD_PRELOAD=libsignalbox_sysv.so`. The dynamic linker then finds `semget`, `semop`,
 //! `semtimedop` and `semctl` here before it finds those of the C library. Calls for the keys of the settings become
-//! requests (`docs/protocol.md`, "System V semaphores"); all others are passed on to the kernel. `docs/sysv.md` describes what
+//! requests (`docs/protocol.md`, "System V semaphores"); all others go to the kernel. `docs/sysv.md` describes what
 //! programs and operators see.
 //!
-//! The library is a guest in a program that does not know of it:
+//! The library runs in a program that does not know of it:
 //!
 //! - It starts no thread. A call is a request and its response on a blocking connection.
 //! - No panic crosses into the program: `entry` turns one into an error number.
 //! - Signals are blocked during a call, except while it waits, so that a handler that calls `semop` finds everything in
-//!   a consistent state. No lock is held while a call waits; the shared state is lists that only grow, of atomics.
+//!   a consistent state. No lock is held while a call waits; the shared state is lists of atomics that only grow.
 //! - After its first call, a thread that calls `semop` allocates nothing.
 //!
-//! From the outside inwards: `entry`, `exec` and `dlopen` are called by the program, and `loaded` before it runs; `call` performs
-//! one call across lost connections; `process` is the process on the server and its connections; `connection` sends one request
-//! and waits for its response; `servers` has the addresses to connect to, and `token` what proves to them what the program may
-//! do; `socket` and `signals` are the system.
+//! From the outside in: the program calls `entry`, `exec` and `dlopen`, and the dynamic linker calls `loaded` before;
+//! `call` performs one call across lost connections; `process` is the process on the server and its connections;
+//! `connection` sends one request and waits for its response; `servers` has the addresses to connect to, and `token`
+//! the token to show there; `socket` and `signals` use the operating system.
 
 #[cfg(not(all(
     target_os = "linux",
     target_env = "gnu",
     any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
-compile_error!("the library knows the C ABI of glibc on x86_64 and aarch64 alone");
+compile_error!("the library supports only the C ABI of glibc on x86_64 and aarch64");
 
 mod call;
 mod connection;
@@ -48,7 +48,7 @@ use std::panic::catch_unwind;
 
 use settings::{Mode, is_check, mode};
 
-/// The dynamic linker calls what this section lists.
+/// The dynamic linker calls the functions in this section.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -66,7 +66,7 @@ pub extern "C" fn loaded() {
         };
         exec::take_over(settings);
     });
-    // What was thrown may panic when it is dropped.
+    // The payload of a panic may panic when it is dropped.
     std::mem::forget(prepared);
 }
 

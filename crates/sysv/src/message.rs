@@ -2,8 +2,8 @@
 //!
 //! There are five occasions: variables that are ignored; settings that cannot be used, or that keep the token from being sent; a
 //! server that cannot be reached; a server that refuses the token or a call; and a token that cannot be read again. Each is
-//! reported once, an outage again after the server was reached in between, and the last one after the token was read in
-//! between. A message is one `write`, so that it is not mixed with the program's own output, and goes past the
+//! reported once. An outage is reported again if the server was reached meanwhile, and the last one if the token was
+//! read meanwhile. A message is one `write`, so that it is not mixed with the program's own output, and bypasses the
 //! program's buffers.
 
 use std::fmt::Display;
@@ -32,14 +32,14 @@ impl Once {
         Self(AtomicBool::new(false))
     }
 
-    /// Writes the message if none was written before.
+    /// Writes the message, unless the occasion was reported.
     pub fn report(&self, message: impl Display) {
         if !self.0.swap(true, Ordering::Relaxed) {
             write(&format!("signalbox_sysv[{}]: {message}\n", std::process::id()));
         }
     }
 
-    /// The occasion has passed.
+    /// Notes that the occasion has passed, so that it can be reported again.
     pub fn clear(&self) {
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
@@ -47,10 +47,10 @@ impl Once {
     }
 }
 
-/// Ends the program with status 1 and the message alone.
+/// Writes the message, and ends the program with status 1.
 pub fn end_with(message: impl Display) -> ! {
     write(&format!("{message}\n"));
-    // SAFETY: the program has not begun, so it has nothing to do at its end.
+    // SAFETY: the program has not started, so nothing needs to run when it exits.
     unsafe { libc::_exit(1) }
 }
 

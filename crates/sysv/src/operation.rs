@@ -1,4 +1,4 @@
-//! A call as a request.
+//! The calls, and their requests.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether the call makes no difference if it is made twice.
+    /// Returns whether the call can be made twice with the effect of one call.
     pub fn is_repeatable(&self) -> bool {
         match self {
             Self::Get { key, flags, .. } => *key != IPC_PRIVATE && flags & IPC_EXCL == 0,
@@ -30,13 +30,13 @@ impl Call<'_> {
         }
     }
 
-    /// Whether an operation is undone when the process ends.
+    /// Returns whether an operation is undone when the process ends.
     pub fn adjusts(&self) -> bool {
         let Self::Operate { operations, .. } = self else { return false };
         operations.iter().any(|operation| operation.is_undone())
     }
 
-    /// Appends the request.
+    /// Appends the request to `out`. `rows` is a buffer for operations.
     pub fn compose(&self, ids: RequestIds, rows: &mut Vec<u8>, opaque: Opaque, out: &mut Vec<u8>) {
         let caller = caller();
         match *self {
@@ -58,19 +58,20 @@ impl Call<'_> {
     }
 }
 
-/// The operations of `semop` as the protocol has them.
+/// Converts an operation of `semop` to one of the protocol.
 pub fn operation_of(operation: &libc::sembuf) -> Operation {
     let flags = operation.sem_flg.cast_unsigned() & (IPC_NOWAIT | SEM_UNDO);
     Operation { number: operation.sem_num, change: operation.sem_op, flags }
 }
 
-/// Rounded up, so that a call never fails before its time. Longer than the protocol can say is forever: 49 days.
+/// Returns the time until the deadline, rounded up, so that a call never fails before it. A time that the protocol
+/// cannot express, above 49 days, is forever.
 fn wait_ms_until(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now());
     u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(WAIT_FOREVER_MS)
 }
 
-/// The user and the group that the program acts as.
+/// The effective user and group of the program.
 pub fn caller() -> Caller {
     Caller { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }

@@ -1,11 +1,11 @@
 //! The process on the server that stands for this one, and its connections.
 //!
 //! One process of the server owns the adjustments of all threads. Each thread that is in a call has a connection of its
-//! own; connections are kept for later calls and never closed while the process lives, as the server takes the end of the
-//! last one for the end of the process.
+//! own. Connections are kept for later calls and never closed while the process lives, because the server takes the end
+//! of the last one for the end of the process.
 //!
-//! Everything here is lists to which entries are added and from which none is removed, so that no lock is needed: a
-//! signal handler may call `semop` at any wait, and a fork may happen at any time.
+//! Entries of the lists here are added and never removed, so that no lock is needed: a signal handler may call `semop`
+//! while a call waits, and a fork may happen at any time.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -18,46 +18,46 @@ use signalbox_model::{RequestId, RequestIds, SessionKey};
 use crate::connection::Connection;
 use crate::socket::Identity;
 
-/// No request of a slot is unanswered.
+/// Marks a slot without an unanswered request.
 const NONE: u64 = u64::MAX;
 
 /// The server answers requests at most 1024 above the lowest unanswered one. Beyond this distance, a call that still
 /// waits is no longer protected against repetition (`docs/sysv.md`, "Limits").
 const WINDOW: u64 = 1000;
 
-/// The processes that this memory has known, the latest first. There are several if one was lost, or after a vfork,
+/// The processes that are known in this memory, the latest first. There are several if one was lost, or after a vfork,
 /// whose child has the memory of its parent.
 static PROCESSES: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
-/// A process with adjustments has ended on the server, and no call has reported it yet.
+/// Whether a process with adjustments has ended on the server and no call has reported it yet.
 static ADJUSTMENTS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// A process of the server.
 pub struct Process {
-    /// This process's number here, as a child of a vfork or clone sees the same memory or a copy of it.
+    /// The process id on this machine: a child of a vfork or clone sees the same memory, or a copy of it.
     pid: u32,
     name: Name,
     next_request: AtomicU64,
     /// Whether it may have adjustments: it has sent operations with SEM_UNDO.
     adjusts: AtomicBool,
-    /// The server no longer has it.
+    /// Whether the server no longer has it.
     is_gone: AtomicBool,
     slots: AtomicPtr<Slot>,
     next: *const Process,
 }
 
-/// What a connection has to state to act for a process.
+/// The id and the key that a connection states to act for a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
     pub process: ProcessId,
     pub key: SessionKey,
 }
 
-/// The place of a connection. Only the thread that made it busy uses the connection.
+/// A slot for a connection. Only the thread that made it busy uses the connection.
 #[derive(Debug)]
 struct Slot {
     is_busy: AtomicBool,
-    /// At most the id of its unanswered request.
+    /// A lower bound of the id of its unanswered request, or [`NONE`].
     in_flight: AtomicU64,
     /// The socket, for the child of a fork, which must not touch the connection itself. -1: there is none.
     descriptor: AtomicI32,
@@ -67,14 +67,14 @@ struct Slot {
     next: *const Slot,
 }
 
-// SAFETY: the connection is used by the holder of the lease alone, of which there is one while `is_busy`; all else are
-// atomics, and `next`, which does not change.
+// SAFETY: only the holder of the lease uses the connection, and there is one lease while `is_busy`; the other fields
+// are atomics, or do not change once the slot is shared.
 unsafe impl Sync for Slot {}
 
 // SAFETY: all fields are atomics or do not change, and `slots` leads to slots, which are Sync.
 unsafe impl Sync for Process {}
 
-/// The use of a slot.
+/// The exclusive use of a slot.
 #[derive(Debug)]
 pub struct Lease {
     slot: &'static Slot,
@@ -96,8 +96,8 @@ impl Process {
         std::iter::successors(unsafe { head.as_ref() }, |process| unsafe { process.next.as_ref() })
     }
 
-    /// Makes a process known that was opened or attached to. If another thread was faster, that one's process is
-    /// returned, and `lease` with its connection ends this one.
+    /// Adds to the list a process that was opened or handed over. If another thread was faster, its process is
+    /// returned, and the connection of `lease` is closed, which ends this one.
     pub fn publish(
         name: Name,
         next_request: u64,
@@ -129,7 +129,7 @@ impl Process {
         }
     }
 
-    /// What a connection has to state to act for it.
+    /// The id and the key that a connection states to act for it.
     pub fn name(&self) -> Name {
         self.name
     }
@@ -139,19 +139,19 @@ impl Process {
         self.next_request.load(Ordering::SeqCst)
     }
 
-    /// Whether it may have adjustments.
+    /// Returns whether it may have adjustments.
     pub fn adjusts(&self) -> bool {
         self.adjusts.load(Ordering::Relaxed)
     }
 
-    /// Operations with SEM_UNDO are about to be sent.
+    /// Notes that operations with SEM_UNDO are about to be sent.
     pub fn note_adjustments(&self) {
         if !self.adjusts.load(Ordering::Relaxed) {
             self.adjusts.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A slot for one call; its connection may have to be opened.
+    /// Takes a slot for one call. It may have no connection yet.
     pub fn lease(&self) -> Lease {
         let free = self.slots().find_map(Slot::take);
         free.unwrap_or_else(|| {
@@ -172,8 +172,8 @@ impl Process {
         std::iter::successors(unsafe { head.as_ref() }, |slot| unsafe { slot.next.as_ref() })
     }
 
-    /// The numbers of a new request. They are in order of all threads' requests: a lower one that is not yet taken note of
-    /// by its slot has left a lower bound there.
+    /// Returns the numbers of a new request. Its slot gets a lower bound before the request gets its id, so that the
+    /// lowest unanswered id that another thread finds is never too high.
     pub fn number(&self, lease: &Lease) -> RequestIds {
         lease.slot.in_flight.store(self.next_request.load(Ordering::SeqCst), Ordering::SeqCst);
         let own = self.next_request.fetch_add(1, Ordering::SeqCst);
@@ -182,8 +182,8 @@ impl Process {
         RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
     }
 
-    /// The server no longer has the process, or must not have it: closes its connections, except those of calls
-    /// of other threads, which find out by themselves.
+    /// Forgets a process that the server no longer has, or must not have. Closes its connections, except those of calls
+    /// of other threads, which notice it themselves.
     pub fn forget(&self) {
         if self.is_gone.swap(true, Ordering::SeqCst) {
             return;
@@ -198,18 +198,18 @@ impl Process {
         }
     }
 
-    /// Whether the server has it no more.
+    /// Returns whether the server no longer has it.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }
 }
 
-/// Whether adjustments were lost, and no call has reported it. True once.
+/// Returns whether adjustments were lost and no call has reported it: true only once.
 pub fn take_lost_adjustments() -> bool {
     ADJUSTMENTS_LOST.load(Ordering::Relaxed) && ADJUSTMENTS_LOST.swap(false, Ordering::SeqCst)
 }
 
-/// In the child of a fork: closes the inherited sockets, and starts without a process. Does not touch the connections,
+/// Closes the inherited sockets in the child of a fork, which starts without a process. Does not touch the connections,
 /// which other threads of the parent may have been using.
 pub fn abandon_all() {
     let head = PROCESSES.swap(null_mut(), Ordering::SeqCst);
@@ -238,7 +238,7 @@ impl Slot {
     fn take(&'static self) -> Option<Lease> {
         let (free, busy) = (Ordering::Relaxed, Ordering::Acquire);
         let taken = self.is_busy.compare_exchange(false, true, busy, free);
-        // Not `then_some`, as the end of a lease frees the slot.
+        // Not `then_some`, because dropping a lease frees the slot.
         taken.is_ok().then(|| Lease { slot: self })
     }
 
@@ -250,7 +250,7 @@ impl Slot {
 }
 
 impl Lease {
-    /// The lease of a slot that belongs to no process yet.
+    /// Returns the lease of a new slot, which does not belong to a process yet.
     pub fn of_new_slot(connection: Connection) -> Self {
         let mut lease = Self { slot: Box::leak(Box::new(Slot::new())) };
         lease.set(Some(connection));
@@ -269,7 +269,7 @@ impl Lease {
         **self = connection;
     }
 
-    /// The call is answered: its request will not be repeated.
+    /// Notes that the call is answered, so its request will not be repeated.
     pub fn answered(&self) {
         self.slot.in_flight.store(NONE, Ordering::SeqCst);
     }

@@ -1,8 +1,8 @@
-//! The addresses of the server: of one, or of the nodes of a cluster, of which one serves and the others refuse
-//! connections. A host name stands for all addresses that it has, and is resolved for each attempt.
+//! The addresses of the server, or of the nodes of a cluster, of which one serves and the others refuse connections. A
+//! host name means all its addresses, and is resolved for each attempt.
 //!
-//! They are tried in turn, from the one that served last. All threads share the place at which the next attempt begins;
-//! it is advice, and each attempt may reach every address, whatever other threads do meanwhile.
+//! They are tried in turn, from the one that served last. All threads share the position at which the next attempt
+//! begins. It is only a hint: each attempt may reach every address, whatever other threads do meanwhile.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,8 @@ pub struct Servers {
     all: Vec<Server>,
     /// The position of the server with which the next attempt begins.
     first: AtomicUsize,
-    /// The hash of the address of its host with which it begins; if it has none of this hash, it begins with any.
+    /// The hash of the address of this server with which the attempt begins; if no address has this hash, it begins
+    /// with any.
     first_address: AtomicU64,
 }
 
@@ -34,9 +35,9 @@ struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub address: SocketAddr,
-    /// The next one of the same host.
+    /// The next address of the same host.
     next: Option<SocketAddr>,
-    /// How many the host has.
+    /// The number of addresses of the host.
     of: u32,
     /// The position of the server.
     server: usize,
@@ -51,7 +52,7 @@ pub struct Unresolved {
 }
 
 impl Servers {
-    /// All addresses, in the order in which an attempt has to try them.
+    /// Returns all addresses, in the order in which an attempt tries them.
     pub fn in_turn(&self) -> impl Iterator<Item = Result<Place, Unresolved>> {
         self.in_turn_by(|Server { host, port, .. }| Ok((host.as_str(), *port).to_socket_addrs()?.collect()))
     }
@@ -75,12 +76,12 @@ impl Servers {
         rest.into_iter().chain(others.flat_map(places)).chain(of_first)
     }
 
-    /// The server at this address serves.
+    /// Makes the next attempt begin with this address, whose server serves.
     pub fn begin_with(&self, place: Place) {
         self.begin(place.server, hash(place.address));
     }
 
-    /// The server at this address does not serve, and may be slow to say so.
+    /// Makes the next attempt begin after this address, whose server does not serve and may be slow to refuse.
     pub fn begin_behind(&self, place: Place) {
         match place.next {
             Some(next) => self.begin(place.server, hash(next)),
@@ -88,7 +89,7 @@ impl Servers {
         }
     }
 
-    /// A host has no address, and its resolver may be slow to say so.
+    /// Makes the next attempt begin after a host whose name was not resolved, which may take long.
     pub fn begin_behind_host(&self, host: &Unresolved) {
         self.begin_behind_server(host.server);
     }
@@ -106,18 +107,18 @@ impl Servers {
         }
     }
 
-    /// Whether there are others than this address.
+    /// Returns whether there are addresses other than this one.
     pub fn has_others(&self, place: Place) -> bool {
         self.all.len() > 1 || place.of > 1
     }
 
-    /// What this address may take of a time limit, so that all are tried within it.
+    /// Returns the part of a time limit for this address, so that all addresses are tried within the limit.
     pub fn share_of(&self, limit: Duration, place: Place) -> Duration {
         limit / u32::try_from(self.all.len()).unwrap_or(u32::MAX).saturating_mul(place.of)
     }
 }
 
-/// The addresses of a server, each once.
+/// Returns the addresses of a server, each once.
 fn places(addresses: &[SocketAddr], server: usize) -> Vec<Result<Place, Unresolved>> {
     let mut each: Vec<SocketAddr> = Vec::with_capacity(addresses.len());
     for address in addresses {
@@ -135,7 +136,8 @@ fn places(addresses: &[SocketAddr], server: usize) -> Vec<Result<Place, Unresolv
     places.map(|(address, next)| Ok(Place { address: *address, next, of, server })).collect()
 }
 
-/// Not 0. Resolvers return the addresses of a host in another order each time, so a position would not do.
+/// Returns a hash that is not 0. A position cannot identify an address, because resolvers change the order of
+/// addresses.
 fn hash(address: SocketAddr) -> u64 {
     let mut hasher = DefaultHasher::new();
     address.hash(&mut hasher);
@@ -145,7 +147,7 @@ fn hash(address: SocketAddr) -> u64 {
 impl FromStr for Servers {
     type Err = String;
 
-    /// Blanks may stand beside the commas, as in lists of keys.
+    /// There may be blanks around the commas, as in lists of keys.
     fn from_str(text: &str) -> Result<Self, String> {
         let all = text.split(',').map(|item| server(item.trim())).collect::<Option<_>>();
         let all = all.ok_or_else(|| {

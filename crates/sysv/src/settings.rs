@@ -1,7 +1,7 @@
 //! The settings, from the environment and from a file: which server, which keys, which limits.
 //!
-//! A mistake in them must not let a program lock on its own host alone while it believes to lock on all of them. So the
-//! settings are one of three things: none at all, complete, or wrong; and if they are wrong, every call fails.
+//! A mistake in them must not make a program lock only on its own host while it believes that it locks on all hosts. So
+//! the settings are absent, complete or wrong; if they are wrong, every call fails.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -18,19 +18,19 @@ use crate::message;
 use crate::servers::Servers;
 use crate::token::{Token, TokenSource};
 
-/// What all variables of this library begin with.
+/// The prefix of all variables of this library.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
 
 /// The variable in which a program hands its process over to the next one, without the prefix.
 const HANDOVER: &str = "PROCESS";
 
-/// The variable with which `signalbox sysv run` asks whether the settings can be used, without the prefix.
+/// The variable by which `signalbox sysv run` makes the library only check its settings, without the prefix.
 const CHECK: &str = "CHECK";
 
 /// How long a call tries to reach the server, unless the settings say otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the library does.
+/// How the library handles calls.
 #[derive(Debug)]
 pub enum Mode {
     /// There are no settings: every call goes to the kernel.
@@ -46,19 +46,19 @@ pub enum Mode {
 pub struct Settings {
     /// The addresses of the server.
     pub servers: Servers,
-    /// Which keys go to it.
+    /// The keys that go to the server.
     pub keys: Keys,
     /// How long a call tries to reach the server.
     pub timeout: Duration,
-    /// How long the server keeps adjustments after connections were lost; `None` leaves it to the server.
+    /// How long the server keeps adjustments after connections were lost; `None`: the server's default.
     pub ttl: Option<Milliseconds>,
-    /// What listings call the process; `None`: its name and host.
+    /// The label of the process in listings; `None`: its name and host.
     pub label: Option<String>,
-    /// What proves to the server what the program may do; `None`: nothing does.
+    /// The token that the library shows to the server, if there is one.
     pub token: Option<Token>,
 }
 
-/// Why the settings cannot be used. The calls of a program fail with another errno if it is the token.
+/// An error in the settings. Calls fail with another error number if the token is the cause.
 #[derive(Debug, Error)]
 pub enum SettingsError {
     /// A setting is wrong or missing.
@@ -88,7 +88,7 @@ pub fn mode() -> &'static Mode {
         let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         let read = read(is_secure, std::env::vars_os(), |path| fs::read_to_string(path), &mut ignored);
         if !ignored.is_empty() {
-            // It is set once.
+            // It cannot be set already, because this runs once.
             let _ = IGNORED.set(format!("{}: {SERVICE_ADVICE}", ignored.join(", ")));
         }
         match read {
@@ -99,7 +99,7 @@ pub fn mode() -> &'static Mode {
     })
 }
 
-/// Whether the program was started only to check the settings.
+/// Returns whether the program was started only to check the settings.
 pub fn is_check() -> bool {
     std::env::var_os(format!("{PREFIX}{CHECK}")).is_some()
 }
@@ -114,7 +114,7 @@ pub fn report_ignored() {
     }
 }
 
-/// Reads the settings; `None`: there are none at all. Adds the names of variables that Kubernetes has made to `ignored`.
+/// Reads the settings; `None` if there are none. Adds the names of variables that Kubernetes has made to `ignored`.
 ///
 /// A program that has more rights than its caller (`AT_SECURE`) has no settings: the caller must not choose its server.
 fn read(

@@ -1,8 +1,8 @@
-//! What the program must not do in the middle of a call: run a signal handler, or cancel the thread.
+//! Prevents signal handlers, and the cancellation of the thread, in the middle of a call.
 //!
-//! Signals stay blocked while a call changes the library's state and writes its request. Only the wait for the response
-//! lets them in, and in one step with the wait, so that a signal that arrives between the request and the wait is not
-//! lost. A handler may call `semop` again: it finds a consistent state, and takes another connection.
+//! Signals are blocked while a call changes the library's state and writes its request. Only the wait for the response
+//! unblocks them, atomically, so that a signal that arrives between the request and the wait is not lost. A handler may
+//! call `semop` again: it finds a consistent state, and takes another connection.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -18,20 +18,20 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old_state: *mut c_int) -> c_int;
 }
 
-/// `PTHREAD_CANCEL_DISABLE`. The kernel's calls are not cancellation points.
+/// `PTHREAD_CANCEL_DISABLE`. The C library's calls are not cancellation points, so these must not be.
 const CANCEL_DISABLE: c_int = 1;
 
-/// Faults of the program itself; they cannot be postponed.
+/// The signals of faults of the program itself. They cannot be postponed.
 const FAULTS: [Signal; 6] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGABRT];
 
-/// Blocks signals and cancellation of the calling thread while it lives.
+/// Blocks signals and cancellation of the calling thread until it is dropped.
 pub struct Shield {
     mask_before: SigSet,
     cancel_state_before: c_int,
 }
 
-/// Why a wait ended.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// The descriptor is ready.

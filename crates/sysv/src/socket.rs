@@ -15,20 +15,21 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
 
-/// The highest number that is looked at for a descriptor. The kernel's table of descriptors grows with the number.
+/// A socket gets a descriptor from 3/4 of this number on, or of the process's limit if that is lower. The kernel's
+/// table of descriptors grows with the number.
 const DESCRIPTORS_MAX: u64 = 4096;
 
-/// How long a response is waited for before signals are let in. Most responses come earlier, and cost no poll.
+/// How long to wait for a response before signals are unblocked. Most responses arrive earlier, and need no poll.
 const PROMPT: Duration = Duration::from_millis(1);
 
-/// The room for a response that is offered to the system.
+/// The size of a read in bytes.
 const READ_BYTES: usize = 4096;
 
 /// A connected socket.
 #[derive(Debug)]
 pub struct Socket(Identity);
 
-/// A descriptor, and which socket it was.
+/// A descriptor, and the device and inode of its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub descriptor: c_int,
@@ -39,7 +40,7 @@ pub struct Identity {
 impl Identity {
     fn of(descriptor: c_int) -> Option<Self> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // The system call itself, as the C library's function looks up an empty path, which takes twice as long.
+        // The system call itself, because the C library's function looks up an empty path, which takes twice as long.
         // SAFETY: fstat fills the structure if it succeeds, and only then it is read.
         let stat = unsafe {
             if libc::syscall(libc::SYS_fstat, descriptor, stat.as_mut_ptr()) != 0 {
@@ -50,7 +51,7 @@ impl Identity {
         Some(Self { descriptor, device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// Whether the descriptor still is this socket.
+    /// Returns whether the descriptor still is this socket.
     pub fn is_open(self) -> bool {
         Self::of(self.descriptor) == Some(self)
     }
@@ -65,7 +66,7 @@ impl Identity {
 }
 
 impl Socket {
-    /// Connects. A peer that vanishes later is noticed within `peer_timeout`.
+    /// Connects within `limit`. A peer that vanishes later is noticed within `peer_timeout`.
     pub fn connect(address: SocketAddr, limit: Duration, peer_timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
@@ -79,15 +80,15 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Which descriptor the socket has.
+    /// The identity of the socket.
     pub fn identity(&self) -> Identity {
         self.0
     }
 
-    /// Makes the connection end at the peer as a lost one, not as one that was closed regularly.
+    /// Makes the socket reset the connection when it is closed, so that the peer takes the connection for lost.
     pub fn reset_when_closed(&self) {
         if self.0.is_open() {
-            // A failure leaves the regular end.
+            // If this fails, the connection is closed without a reset.
             let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
         }
     }
@@ -105,12 +106,12 @@ impl Socket {
         SockRef::from(self).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     }
 
-    /// Appends bytes that have arrived; 0: the peer has closed the connection.
+    /// Appends the bytes that have arrived, and returns their number; 0 if the peer has closed the connection.
     pub fn receive(&self, into: &mut BytesMut) -> io::Result<usize> {
         self.receive_with(libc::MSG_DONTWAIT, into)
     }
 
-    /// As [`Self::receive`], and waits for a moment if nothing has arrived.
+    /// Receives like [`Self::receive`], but waits for [`PROMPT`] if nothing has arrived.
     pub fn receive_promptly(&self, into: &mut BytesMut) -> io::Result<usize> {
         self.receive_with(0, into)
     }
@@ -126,7 +127,7 @@ impl Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the library closes it when this is dropped. If the program closes it, the system says so.
+        // SAFETY: the library closes it when this is dropped. If the program closes it, the system returns an error.
         unsafe { BorrowedFd::borrow_raw(self.0.descriptor) }
     }
 }

@@ -11,10 +11,10 @@ use crate::message;
 /// The variable that names the file with the token.
 pub const FILE: &str = "SIGNALBOX_TOKEN_FILE";
 
-/// The variable that has the token itself. The file goes before it.
+/// The variable that has the token itself. The file takes precedence.
 const TEXT: &str = "SIGNALBOX_TOKEN";
 
-/// The variable that has the token also sent without encryption to other machines.
+/// The variable that permits sending the token to other machines without encryption.
 pub const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 
 /// The longest token that a request can have, in bytes.
@@ -22,14 +22,14 @@ const BYTES_MAX: usize = u16::MAX as usize;
 
 /// A token. `Debug` does not show it.
 pub struct Token {
-    /// What was read last. Texts are never freed, so that no lock is needed: a fork may happen at any time.
+    /// The text that was read last. Texts are never freed, so that no lock is needed: a fork may happen at any time.
     last: AtomicPtr<Vec<u8>>,
-    /// The file that it is from; `None`: it is from the variable.
+    /// The file with the token; `None` if the variable has it.
     path: Option<String>,
     may_be_read_by_others: bool,
 }
 
-/// Where the token is.
+/// The variables about the token.
 #[derive(Default)]
 pub struct TokenSource {
     path: Option<String>,
@@ -38,7 +38,7 @@ pub struct TokenSource {
 }
 
 impl TokenSource {
-    /// Takes a variable of the environment, if it is about the token. A file without a name counts as not set.
+    /// Notes a variable of the environment, if it is about the token. An empty file name counts as not set.
     pub fn note(&mut self, variable: &OsStr, value: &OsStr) {
         if variable == FILE {
             self.path = (!value.is_empty()).then(|| value.to_string_lossy().into_owned());
@@ -49,7 +49,7 @@ impl TokenSource {
         }
     }
 
-    /// Reads the token; `None`: there is none. Space around it is ignored.
+    /// Reads the token; `None` if there is none. White space around it is ignored.
     pub fn read(self, open: impl Fn(&str) -> io::Result<String>) -> Result<Option<Token>, String> {
         let may_be_read_by_others = self.over_plain.as_deref().map_or(Ok(false), flag)?;
         let (bytes, path) = match (self.path, self.text) {
@@ -64,7 +64,7 @@ impl TokenSource {
     }
 }
 
-/// The token in a file.
+/// Reads the token in a file.
 fn of_file(path: &str, open: impl Fn(&str) -> io::Result<String>) -> Result<Vec<u8>, String> {
     let text = open(path).map_err(|error| {
         format!("{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it")
@@ -87,7 +87,7 @@ fn checked(text: &[u8], path: Option<&str>) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The words are those of the command line.
+/// Parses a boolean. The words are those of the command line.
 fn flag(value: &OsStr) -> Result<bool, String> {
     match value.to_string_lossy().to_ascii_lowercase().as_str() {
         "y" | "yes" | "t" | "true" | "on" | "1" => Ok(true),
@@ -101,13 +101,14 @@ fn flag(value: &OsStr) -> Result<bool, String> {
 }
 
 impl Token {
-    /// As it was sent last.
+    /// The token that was read last.
     pub fn last(&self) -> &'static [u8] {
         // SAFETY: it leads to a text that is never freed.
         unsafe { &*self.last.load(Ordering::Acquire) }
     }
 
-    /// As it is sent. Its file is read again, unless that is a pipe; if it cannot be used, the last token stays in use.
+    /// The token to send. Its file is read again, unless it is a pipe; if it cannot be used, the last token stays in
+    /// use.
     pub fn latest(&self) -> &'static [u8] {
         let file = self.path.as_ref().filter(|path| fs::metadata(path).map_or(true, |found| found.is_file()));
         if let Some(path) = file {
@@ -125,12 +126,12 @@ impl Token {
         self.last()
     }
 
-    /// Whether it may be sent to a server at this address, over a connection that is not encrypted.
+    /// Returns whether the token may be sent to a server at this address, over a connection that is not encrypted.
     pub fn may_be_sent_to(&self, server: IpAddr) -> bool {
         self.may_be_read_by_others || server.to_canonical().is_loopback()
     }
 
-    /// The variable that it is from, and its file, for messages.
+    /// The variable that the token is from, and its file, for messages.
     pub fn source(&self) -> String {
         source(self.path.as_deref())
     }
