@@ -1,4 +1,4 @@
-//! What client and server share of TLS: the files, and which cryptography and version are used.
+//! The parts of TLS that client and server share: reading the files, the cryptography, and the version.
 
 #![warn(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use rustls::{CertificateError, Error, OtherError, SupportedProtocolVersion};
 
-/// TLS 1.3 alone: a side that has sent its last byte can still receive in it, as over TCP.
+/// Only TLS 1.3, in which a side that has sent its last byte can still receive, as over TCP.
 pub const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The cryptography.
@@ -21,7 +21,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Why a file with certificates or a key cannot be used.
+/// A file with certificates or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read.
@@ -29,7 +29,7 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file is not in PEM.
@@ -67,7 +67,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// The contents of a file cannot be used.
+    /// Returns the error of a file whose contents cannot be used.
     pub fn unusable(path: &Path) -> impl Fn(Error) -> Self + '_ {
         |problem| match &problem {
             Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))
@@ -80,7 +80,7 @@ impl FileError {
     }
 }
 
-/// The certificates of a file, at least one.
+/// Reads the certificates of a file, at least one.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let text = read(path)?;
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
@@ -91,7 +91,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
     Ok(found)
 }
 
-/// The first private key of a file.
+/// Reads the first private key of a file.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|problem| match problem {
         pem::Error::NoItemsFound => FileError::NoKey(path.to_owned()),
