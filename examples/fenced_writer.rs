@@ -40,7 +40,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let builder = Client::builder(server.parse()?).label(label);
     let client = blocking::Client::connect_with(builder)?;
     let result = write_all(&client, &store);
-    // Also after a failure: the next writer then does not have to wait for the end of the lease.
+    // Even after a failure, so that the next writer does not have to wait for the end of the lease.
     client.close();
     result
 }

@@ -22,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 /// The name of the election.
 const ELECTION: &str = "example/leader";
 
-/// For how long a leader that is disconnected may continue; only then can another process lead.
+/// How long a disconnected leader may continue. Another process can lead only afterwards.
 const LEASE: Duration = Duration::from_secs(15);
 
 /// The period of the work, and the longest time of one step.
@@ -56,7 +56,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    // The next process then leads at once, and not at the end of the lease.
+    // The next process then leads at once, not only after the end of the lease.
     client.close().await;
     Ok(result?)
 }
@@ -75,7 +75,7 @@ async fn take_part(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// Whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
+/// Returns whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
 fn is_temporary(error: &Error) -> bool {
     use Status::{OutOfMemory, Revoked, TimedOut};
     matches!(
@@ -92,10 +92,10 @@ async fn lead(permit: Permit) {
     tokio::select! {
         result = permit.guard(work(&permit)) => {
             let Err(lost) = result;
-            println!("leading no more: {lost}");
+            println!("no longer leading: {lost}");
         }
         () = permit.revocation() => {
-            println!("leading no more: an administrator wants another to lead");
+            println!("no longer leading: an administrator wants another to lead");
             // The grace period is for work that has to be finished; here there is none.
             if let Err(error) = permit.release().await {
                 eprintln!("leader: {error}");

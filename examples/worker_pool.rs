@@ -41,7 +41,7 @@ struct Job {
     task: String,
 }
 
-/// The jobs that no worker has taken. Clones are the same queue.
+/// The jobs that no worker has taken. Clones share the queue.
 #[derive(Clone, Default)]
 struct Queue(Arc<Mutex<VecDeque<Job>>>);
 

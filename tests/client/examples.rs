@@ -114,7 +114,7 @@ fn another_leader_takes_over_when_the_first_is_disconnected_or_ends() {
 
     proxy.set(Mode::Silent);
     second.expect_output("leading by grant");
-    first.expect_output("leading no more");
+    first.expect_output("no longer leading");
     second.expect_output("at work");
     proxy.set(Mode::To(server.counters));
     eventually("the first waits", || server.server.core().ledger_stats().waiters == 1);
