@@ -156,7 +156,7 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// For a sweep of this many names.
+    /// Returns the pauses of a sweep of this many names.
     fn of(names: u64) -> Self {
         let burst = steps::SWEEP_BURST.max(names.div_ceil(steps::SWEEP_PAUSES_MAX));
         Self { burst, last: 0, left: steps::SWEEP_PAUSES_MAX }

@@ -68,7 +68,7 @@ impl Checked {
             are_readable = false;
         }
         if config.cluster.is_enabled() && are_readable {
-            // Nothing is sent, so the time does not matter.
+            // Nothing is sent, so the timeout does not matter.
             match cluster::client(&config.cluster, Duration::from_secs(1)) {
                 Ok(_) => {}
                 Err(error @ SettingsError::Unreadable { .. }) => {
@@ -92,7 +92,7 @@ impl Checked {
         self.warnings.push(format!("{problem}; it was not checked"));
     }
 
-    /// A mistake if root runs the command; else a warning, because another user may start the server.
+    /// Adds a mistake if root runs the command, else a warning, because another user may start the server.
     fn mistake_of_root(&mut self, sentence: String) {
         if geteuid().is_root() { self.mistakes.push(sentence) } else { self.warnings.push(sentence) }
     }

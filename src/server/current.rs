@@ -2,7 +2,6 @@
 
 use std::sync::{PoisonError, RwLock};
 
-/// A value that is replaced as a whole.
 #[derive(Debug)]
 pub(super) struct Current<T>(RwLock<T>);
 

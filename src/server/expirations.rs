@@ -28,7 +28,6 @@ pub(super) enum Subject {
     Certificate {
         /// The key of the configuration.
         key: &'static str,
-        /// The file.
         file: PathBuf,
     },
     /// The token of this name.
@@ -99,12 +98,12 @@ impl Expiration {
     }
 }
 
-/// Whether the file of a key is read at the start only.
+/// Whether the file of a key is read only at the start.
 fn is_read_at_start(key: &str) -> bool {
     key.starts_with("cluster.")
 }
 
-/// The files with certificates of the section `[cluster]`.
+/// Returns the files with certificates of the section `[cluster]`.
 pub(super) fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'static str, &Path)> {
     let files = [
         ("cluster.etcd_ca", &config.etcd_ca),

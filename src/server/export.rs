@@ -1,8 +1,8 @@
 //! Exports of all stored records while the server runs.
 //!
-//! The thread that owns the store makes a snapshot between two commits, so an export has everything that was acknowledged
-//! before. A thread of its own reads the snapshot, and waits for the client: nothing of an export delays other clients or
-//! commits, and it takes little memory.
+//! The thread that owns the store makes a snapshot between two commits, so an export has everything that was
+//! acknowledged before. A thread of its own reads the snapshot, and waits for the client: an export delays neither
+//! other clients nor commits, and takes little memory.
 //!
 //! While a snapshot of the file of a data directory is kept, the file cannot reuse space that was freed since, and
 //! grows with each commit. So the text of such a snapshot is first written, as fast as possible, into an unnamed file
@@ -98,9 +98,7 @@ pub(super) struct Export {
 /// What the connection sends next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A part of the text.
     Text(Bytes),
-    /// The end.
     End,
     /// A failure in place of the rest.
     Failed,

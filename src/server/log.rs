@@ -8,7 +8,7 @@
 //! before an abort is there. Writing never panics: a line that cannot be written to the file goes to standard error,
 //! and a line that cannot be written there is lost.
 //!
-//! The caller decides which account is the `owner` of the file, and when to call [`Log::reopen`] and
+//! The caller decides under which account the file is created, and when to call [`Log::reopen`] and
 //! [`Log::set_threshold`] (SIGHUP).
 
 use std::fmt::{self, Write as _};
@@ -93,7 +93,7 @@ impl Log {
         let _ = self.threshold.reload(level_filter(threshold));
     }
 
-    /// Logs an event whose fields are not known when the program is built, which [`tracing::info!`] needs.
+    /// Logs an event whose fields are not known at compile time, as [`tracing::info!`] requires.
     pub fn info(&self, message: &str, fields: impl IntoIterator<Item = (&'static str, Value)>) {
         if self.threshold.with_current(|threshold| *threshold >= LevelFilter::INFO).unwrap_or(false) {
             let record = Record::with(Level::INFO, message, fields);

@@ -33,7 +33,6 @@ pub(super) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Returns the bytes in use.
     pub(super) fn in_use() -> u64 {
         bytes_in_use() as u64
     }
@@ -62,7 +61,7 @@ impl MemoryBudget {
         self.limit().is_exceeded()
     }
 
-    /// Counts a refusal, and logs the first one.
+    /// Counts a refusal, and logs the first one until memory is free again.
     pub(super) fn note_refusal(&self) {
         self.refused.add(1);
         if !self.is_refusing.swap(true, Ordering::Relaxed) {

@@ -77,9 +77,8 @@ pub(super) struct Stored {
     pub(super) times: Durations,
     /// The sum of these, in microseconds.
     pub(super) time_us: Count,
-    /// Batches that were committed.
     pub(super) commits: Count,
-    /// Changes in those batches.
+    /// Changes in the batches that were committed.
     pub(super) changes: Count,
     /// Batches that could not be committed.
     pub(super) failures: Count,

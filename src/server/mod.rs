@@ -1,9 +1,9 @@
 //! The shell around the core: all sockets, clocks and tasks.
 //!
-//! [`Server`] (`state`) is what the tasks share. `listener` accepts connections within the limit of `admission`, `workers`
-//! gives each a thread, `connection` reads and writes, and `dispatch` turns a frame into a call of the core and its answer
-//! into a frame. `background` has the other tasks, `store` writes to disk, and `daemon` puts all of it together
-//! with the configuration, privileges and signals.
+//! [`Server`] (`state`) is what the tasks share. `listener` accepts connections within the limit of `admission`,
+//! `workers` gives each a thread, `connection` reads and writes, and `dispatch` turns a frame into a call of the core
+//! and its answer into a frame. `background` has the other tasks, `store` commits durable state, and `daemon` puts all
+//! of it together with the configuration, privileges and signals.
 //!
 //! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that a simulated
 //! network and clock run the same code as real ones.

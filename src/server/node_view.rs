@@ -12,10 +12,8 @@ use signalbox_cluster::members::{MemberPoller, SeenNode};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::timing::{BootTime, Fence};
 
-/// What this process knows about its cluster.
 #[derive(Clone, Debug)]
 pub(super) struct NodeView {
-    /// The name of this node.
     pub(super) name: String,
     pub(super) renew_deadline: Duration,
     /// The deadline of this node as the leader.

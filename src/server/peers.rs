@@ -13,7 +13,6 @@ use signalbox_model::{ConnectionId, SessionId};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peers(Arc<Mutex<BTreeMap<SessionId, Peer>>>);
 
-/// One connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) connection: ConnectionId,

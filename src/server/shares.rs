@@ -101,7 +101,7 @@ pub(super) struct ClientUsage {
     /// The memory of its plain holdings and its unfinished input, in bytes. Each connection reports changes of its holdings above
     /// [`BYTES_UNREPORTED_MAX`].
     bytes: AtomicUsize,
-    /// One permit for each handshake of TLS that it may have in progress.
+    /// One permit for each TLS handshake that it may have in progress.
     handshakes: Arc<Semaphore>,
     /// Until when it is slowed down; `None`: it never was.
     slowed_until: Mutex<Option<Instant>>,
@@ -225,7 +225,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// The usage that the connections of the client share.
+    /// Returns the usage that the connections of the client share.
     pub(super) fn usage(&self) -> &Arc<ClientUsage> {
         &self.usage
     }
@@ -265,7 +265,7 @@ impl HoldingBytes {
         Self { usage, reported: 0 }
     }
 
-    /// Sets the number of bytes now.
+    /// Sets the present number of bytes.
     pub(super) fn set(&mut self, bytes: usize) {
         if bytes.abs_diff(self.reported) > BYTES_UNREPORTED_MAX {
             self.report(bytes);
@@ -308,12 +308,12 @@ impl From<Namespace> for ConnectionKind {
 }
 
 impl Counted {
-    /// The usage that the connections of the client share.
+    /// Returns the usage that the connections of the client share.
     pub(super) fn usage(&self) -> &Arc<ClientUsage> {
         &self.usage
     }
 
-    /// The client has begun a handshake on the connection, and not completed it.
+    /// Notes that the client has begun a handshake on the connection and not completed it.
     pub(super) fn note_unfinished_handshake(&mut self) {
         self.is_unfinished = true;
     }
@@ -345,13 +345,11 @@ impl Drop for Counted {
 }
 
 impl Shares {
-    /// Applies the settings.
     pub(super) fn configure(&self, config: &Config) {
         self.percent.store(config.client_share, Ordering::Relaxed);
         self.short_connections_max.store(config.short_connections, Ordering::Relaxed);
     }
 
-    /// Returns the share of a client.
     pub(super) fn share(&self) -> ClientShare {
         ClientShare::of_percent(self.percent())
     }

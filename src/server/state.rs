@@ -203,7 +203,7 @@ impl Server {
         self.config().is_proxy(peer.socket().ip())
     }
 
-    /// Whether this is a node of a cluster, which leads it.
+    /// Whether this server is a node that leads a cluster.
     pub(super) fn is_node(&self) -> bool {
         self.fence.is_some()
     }

@@ -252,7 +252,6 @@ const FURTHER: &[Figure] = figures! {
         = |of| of.server.is_durable().into();
 };
 
-/// All figures.
 pub(super) fn figures() -> impl Iterator<Item = &'static Figure> {
     OF_YRMCDS.iter().chain(FURTHER)
 }

@@ -80,7 +80,8 @@ impl Server {
         self.exports.set_store(taker.clone());
         self.core.keep_journal(taker, Some(new_place_key().map_err(RestoreError::Randomness)?));
         self.durable.store(true, Ordering::Relaxed);
-        // Ids have to be reserved in the store before one is allocated. That may take long, as may the records.
+        // Ids must be reserved in the store before one is allocated. That may take long, and so may loading the
+        // records, so the time is read again afterwards.
         while self.store(storage)? {}
         self.core.begin_serving(now.monotonic, self.moment());
         Ok(())
@@ -182,7 +183,6 @@ pub(super) fn new_place_key() -> Result<PlaceKey, getrandom::Error> {
     Ok(PlaceKey(key))
 }
 
-/// The thread that commits changes to the store.
 #[derive(Debug)]
 pub(super) struct Writer {
     bell: Arc<Bell>,
@@ -225,7 +225,7 @@ impl Writer {
 }
 
 fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
-    // The failure that was logged last: a flush that fails on a full disk differs from the full disk.
+    // The failure that was logged last. A full disk and a flush that fails on it are two failures.
     let mut failure = None;
     loop {
         match server.store(storage) {

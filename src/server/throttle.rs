@@ -54,7 +54,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Whether a warning may be logged now.
+    /// Returns whether a warning may be logged now. If so, the next interval begins.
     pub(super) fn permits(&self) -> bool {
         let mut last = lock(&self.last);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Unfinished input: the starts of long requests, also of HTTP, and handshakes of TLS, that clients have not completed.
+//! Unfinished input: the starts of long requests, also over HTTP, and TLS handshakes that clients have not completed.
 //!
 //! No request has asked for this memory, so there is nothing to refuse. It counts against the memory share of its
 //! client. If the server has too little memory, or the client has used up its share of it, the connections whose input

@@ -147,7 +147,7 @@ impl Audit {
         }
     }
 
-    /// Writes each minute how many requests were refused.
+    /// Writes once a minute how many requests were refused.
     pub(in crate::server) async fn count_refusals(&self) {
         loop {
             sleep(COUNT_PERIOD).await;

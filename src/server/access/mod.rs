@@ -41,10 +41,10 @@ pub(super) struct Access {
     policy: Current<Arc<Policy>>,
     /// Grows whenever the policy is replaced, so that connections notice with one comparison.
     generation: AtomicU64,
-    /// Wakes the task that tells connections of new rules.
+    /// Wakes the task that tells connections about new rules.
     replaced: Notify,
     pub(super) uses: Arc<Uses>,
-    /// By the reason why a request is not permitted.
+    /// The requests that were not permitted, by reason.
     refusals: RefusalLog,
     /// The number of wrong tokens that each client has shown.
     failures: Recent<ClientKey>,
@@ -70,7 +70,7 @@ pub(super) struct Seen {
 }
 
 impl Access {
-    /// The rules of a configuration, without tokens.
+    /// Returns the rules of a configuration, without tokens.
     pub(super) fn of(config: &Config, clock: Clock) -> Self {
         Self {
             uses: Arc::new(Uses::new(clock.clone())),
@@ -158,7 +158,6 @@ impl Access {
         Ok(())
     }
 
-    /// Returns the tokens in use.
     pub(super) fn tokens(&self) -> Arc<Tokens> {
         self.policy().tokens()
     }

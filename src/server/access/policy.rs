@@ -17,7 +17,7 @@ use signalbox_model::{Target, TokenRefusal, UnixSeconds};
 pub(in crate::server) enum Identity {
     /// The name of its token.
     Token(Arc<str>),
-    /// The name in its certificate which a rule is about.
+    /// The name in its certificate that a rule is about.
     Certificate(CertificateName),
 }
 
@@ -36,7 +36,7 @@ impl Permissions {
         self.rights.permit(right, target)
     }
 
-    /// The identity that the client has proven.
+    /// The identity that a client has proven.
     pub(in crate::server) fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }

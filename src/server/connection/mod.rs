@@ -5,8 +5,8 @@
 //! has not taken.
 //!
 //! Invariants: responses leave in the order of the requests. While more than 64 KiB of output wait for the peer or a
-//! response of many frames is in progress, nothing is read, so that the peer is slowed down by TCP. However the connection
-//! ends, all that it held is released.
+//! response of many frames is in progress, nothing is read, so TCP slows the peer down. However the connection ends,
+//! all that it held is released.
 //!
 //! Responses are deferred until the thread's other readable connections have been read. By then their requests have
 //! arrived too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).

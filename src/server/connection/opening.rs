@@ -9,7 +9,7 @@ use super::parts::End;
 use signalbox_model::Status;
 use signalbox_protocol::{HEADER_BYTES, Opaque, Response, TLS_HANDSHAKE};
 
-/// The initial buffer, in bytes: enough for most first messages of TLS. More is allocated as bytes arrive.
+/// The initial buffer, in bytes: enough for most first TLS messages. More is allocated as bytes arrive.
 const FIRST_BYTES_USUAL: usize = 1024;
 
 /// How a connection begins.

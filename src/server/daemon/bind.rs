@@ -17,7 +17,6 @@ const BACKLOG: i32 = 4096;
 
 /// The sockets that the daemon listens on.
 pub(super) struct Bound {
-    /// The service ports.
     pub(super) ports: Vec<(Namespace, TcpListener)>,
     /// The HTTP listener; empty if it is not enabled. Its sockets accept connections at once.
     pub(super) http: Vec<TcpListener>,
@@ -35,7 +34,7 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
                        the socket unit (systemctl disable --now signalbox.socket), or set cluster.bind";
         return Err(DaemonError::ClusterSettings(problem.to_owned()));
     }
-    // A node of a cluster accepts nothing before it has joined, and without relays, before it leads.
+    // A node of a cluster accepts nothing before it has joined and, if it does not relay clients, before it leads.
     let accept = if is_node { Accept::Later } else { Accept::Now };
     let mut ports = Vec::new();
     for namespace in Namespace::ALL {
@@ -75,7 +74,7 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
     Ok(Bound { ports, http, relays })
 }
 
-/// The sockets that systemd bound before the process started.
+/// Returns the sockets that systemd bound before the process started.
 fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     let mut inherited = ListenFd::from_env();
     let mut listeners = Vec::new();

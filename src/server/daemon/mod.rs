@@ -278,7 +278,6 @@ fn notify(state: NotifyState<'_>) {
     }
 }
 
-/// Writes panics to the log.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();

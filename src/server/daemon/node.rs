@@ -51,7 +51,7 @@ const OVERDUE_PERIODS_MAX: u32 = 3;
 /// The log line when relays do not close.
 const RELAYS_NOT_CLOSED: &str = "this node could not close the connections that it relays: it ends at once";
 
-/// A node before it joins. Its files are read already.
+/// A node before it joins. Its files were read already.
 pub(super) struct Prepared {
     config: ClusterConfig,
     node: String,
@@ -82,7 +82,7 @@ pub(super) struct Node {
     relay_port: Option<(TcpListener, RelaySecret)>,
     /// Where clients reach the node.
     advertised: Advertised,
-    /// What the node knows of the cluster, and the fence after whose deadline it writes nothing to clients.
+    /// What the node knows about the cluster, and the fence after whose deadline it writes nothing to clients.
     pub(super) view: NodeView,
 }
 
@@ -257,8 +257,8 @@ impl Node {
         )
     }
 
-    /// Closes all relayed connections for good. If that fails, this kills the process before it has left the cluster, so that a
-    /// new leader waits for it.
+    /// Closes all relayed connections, and permits no further ones. If that fails, this kills the process before it has
+    /// left the cluster, so that a new leader waits for it.
     pub(super) async fn close_relays(&self) {
         if let Err(stuck) = self.view.relays.close().await {
             end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));

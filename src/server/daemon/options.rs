@@ -13,24 +13,24 @@ use crate::config::{ConfigError, Loaded, Notice, Severity, Threshold};
 pub struct Options {
     /// The configuration file; without one, both namespaces are served on loopback.
     pub config_file: Option<PathBuf>,
-    /// Addresses to bind instead of the configuration's.
+    /// Addresses to bind instead of the configured ones.
     pub bind: Vec<IpAddr>,
-    /// The counters' port instead of the configuration's; 0 is any free port.
+    /// The counters' port instead of the configured one; 0 is any free port.
     pub counter_port: Option<u16>,
     /// The semaphores' port instead of the configured one.
     pub semaphore_port: Option<u16>,
     /// The port of the HTTP listener instead of the configured one; it enables the listener.
     pub http_port: Option<u16>,
-    /// The data directory instead of the configuration's; an absolute path.
+    /// The data directory instead of the configured one; an absolute path.
     pub data_dir: Option<PathBuf>,
-    /// The log's threshold instead of the configuration's.
+    /// The log's threshold instead of the configured one.
     pub log_level: Option<Threshold>,
     /// The format of log lines.
     pub log_format: Format,
 }
 
 impl Options {
-    /// Reads the file and the environment, overrides them by the options, and validates the result.
+    /// Reads the file and the environment, overrides them with the options, and validates the result.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
         let mut loaded = Loaded::read(self.config_file.as_deref(), std::env::vars_os())?;
         let config = &mut loaded.config;

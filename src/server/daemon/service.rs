@@ -33,7 +33,7 @@ use signalbox_core::NameHasher;
 use signalbox_model::Namespace;
 use signalbox_storage::{FileStorage, Storage, StorageError};
 
-/// How long a stop waits until peers have taken their responses. The process has to end within 5 s.
+/// How long a stop waits until peers have taken their responses. The process must end within 5 s.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// Where declared semaphores and leased sessions are stored.
@@ -63,7 +63,7 @@ pub(super) struct RelayPort {
 /// A server that serves clients.
 pub(super) struct Service {
     server: Arc<Server>,
-    /// `None` where all state is in memory.
+    /// `None`: all state is in memory.
     store: Option<Writer>,
     /// Listeners, the supervision of the workers, expiry and sweeps. They are aborted when this is dropped.
     tasks: JoinSet<()>,
@@ -149,7 +149,7 @@ impl Service {
         while server.core.shut_down(server.moment()) {
             tokio::task::yield_now().await;
         }
-        // A client has to receive its grant before its connection is closed.
+        // A client must receive its grant before its connection is closed.
         while !server.core.is_stored() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

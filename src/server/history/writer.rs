@@ -29,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const WRITE_BYTES: usize = 64 * 1024;
 
 impl History {
-    /// Opens the file, and records grants of the server in it from now on. To be called once, before clients are served.
+    /// Opens the file, and records grants of the server in it from now on. Must be called once, before clients are
+    /// served.
     pub(in crate::server) fn start(server: &Arc<Server>, path: PathBuf) -> io::Result<()> {
         let file = LogFile::open(path)?;
         let (bell, is_moved) = (Arc::new(Bell::default()), Arc::default());

@@ -13,7 +13,7 @@ use hyper::header::{
 use serde::Serialize;
 use serde_json::json;
 
-/// After how many seconds a client repeats a request for which there was no room, or no server.
+/// The number of seconds after which a client may repeat a request for which there was no room, or no server.
 pub(super) const RETRY_S: u32 = 1;
 
 /// The type of every answer of the API.
@@ -50,17 +50,14 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<By
     response
 }
 
-/// An answer of the API.
 pub(super) type Answer = Result<Json, ApiError>;
 
-/// A value in JSON.
 pub(super) struct Json {
     status: StatusCode,
     text: Vec<u8>,
 }
 
 impl Json {
-    /// Writes a value.
     pub(super) fn of(value: &impl Serialize) -> Answer {
         Self::with(StatusCode::OK, value)
     }

@@ -1,7 +1,7 @@
 //! The leader's part of forwarded requests: each is answered like a request of the leader's own clients, and counts
 //! against the shares of the client that it states.
 //!
-//! The node that forwards it has checked its host, origin and content type, and has proven that it is a node.
+//! The node that forwards a request has checked its host, origin and content type, and has proven that it is a node.
 
 use std::convert::Infallible;
 use std::net::TcpStream as StdTcpStream;

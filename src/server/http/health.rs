@@ -8,7 +8,6 @@ use hyper::{Method, StatusCode};
 use super::answer::{Response, respond};
 use super::shared::Shared;
 
-/// The paths for probes.
 pub(super) const PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Whether a request is a probe, which any client may send. By default, HAProxy probes readiness by `OPTIONS /`.

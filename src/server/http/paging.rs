@@ -34,7 +34,6 @@ pub(super) struct Page {
     pub(super) limit: usize,
 }
 
-/// A part of a list.
 #[derive(Debug, Serialize)]
 pub(super) struct Paged<T> {
     items: Items<T>,
@@ -46,7 +45,6 @@ pub(super) struct Paged<T> {
     next: Option<usize>,
 }
 
-/// The entries of a page.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct Items<T> {

@@ -28,7 +28,6 @@ pub(super) struct Parameters {
     known: Vec<&'static str>,
 }
 
-/// The value of a parameter.
 #[derive(Debug)]
 enum Value {
     Null,

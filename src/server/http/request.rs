@@ -20,7 +20,6 @@ use super::shared::Stage;
 use signalbox_core::{Answer, Mailbox, Message, Session, Token};
 use signalbox_model::{ConnectionId, Refusal, Status, Target};
 
-/// A request that was checked, authorized and read.
 pub(super) struct Context {
     pub(super) permissions: Permissions,
     /// The token that gives the permissions; `None`: the request has none.
@@ -70,7 +69,7 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(super) const NO_SUCH_SESSION: &str =
     "the session does not exist, or has ended; read the list of sessions again";
 
-/// A connection to the core for one request of HTTP, until it is dropped. Leased sessions outlive it.
+/// A connection to the core for one HTTP request, until it is dropped. Leased sessions outlive it.
 pub(super) struct Requester<'a> {
     server: &'a Server,
     session: Session,

@@ -23,7 +23,6 @@ use signalbox_model::UnixSeconds;
 /// The most requests that read and are computed at a time, each with one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;
 
-/// The state of the listener.
 #[derive(Debug)]
 pub(super) struct Shared {
     stage: Current<Stage>,
@@ -141,7 +140,6 @@ impl Shared {
         self.stage.get()
     }
 
-    /// Returns the configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.rules.config.get()
     }

@@ -35,7 +35,7 @@ pub trait RelayNetwork: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static;
     /// A source of connections.
     type Listener: Listener<Stream = Self::Stream>;
-    /// Serves connections here.
+    /// What serves connections on this node.
     type Spawner: Spawn<Self::Stream> + Sync;
 
     /// Returns what serves the connections that other nodes relay to this one, and those of its own clients that waited

@@ -42,7 +42,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The pause between two attempts to reach a leader.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The pause before a client tries a leader again that was reached and could not serve it.
+/// The pause before another attempt to reach a leader that could not serve the client.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a relay that encrypts waits for the first byte of a client, which shows whether the client uses TLS itself.
@@ -148,7 +148,7 @@ impl<N: RelayNetwork> Outgoing<N> {
     pub(in crate::server) async fn connect_for_requests(&self) -> ToLeader<N::Stream> {
         let no_client = SocketAddr::from(([0, 0, 0, 0], 0));
         let (relay, leader) = self.connect(RelayedPort::Http, no_client, self.authority.is_some()).await;
-        debug!(epoch = relay.term().epoch(), "forwarding requests of HTTP");
+        debug!(epoch = relay.term().epoch(), "forwarding HTTP requests");
         ToLeader { leader, relay }
     }
 

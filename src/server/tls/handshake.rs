@@ -44,7 +44,7 @@ const READ_BYTES: usize = 4 * 1024;
 /// Memory that rustls allocates for a handshake, besides the received bytes.
 const STATE_BYTES: usize = 4 * 1024;
 
-/// Why there is no connection over TLS.
+/// Why a handshake has failed.
 #[derive(Debug, Error)]
 pub(in crate::server) enum HandshakeError {
     #[error("the client closed the connection")]
@@ -84,7 +84,6 @@ impl From<rustls::Error> for HandshakeError {
     }
 }
 
-/// The handshake of a client.
 pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) terms: Terms,
     pub(in crate::server) client: ClientAddress,
@@ -174,7 +173,6 @@ impl Input<'_> {
         }
     }
 
-    /// Reads once.
     async fn read(&mut self, io: &mut (impl AsyncRead + Unpin)) -> Result<(), HandshakeError> {
         poll_fn(|context| self.poll_read(io, context)).await
     }

@@ -19,7 +19,6 @@ use signalbox_model::{
     RequestIds, Resizing, Revocation, ServiceChange, SessionId,
 };
 
-/// The declaration of a semaphore.
 pub(super) struct Declared {
     name: Vec<u8>,
     capacity: u32,

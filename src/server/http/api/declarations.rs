@@ -76,7 +76,7 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
         };
         refused += usize::from(taken.is_err());
         results.push(step.line(taken.err()));
-        // Without a store, no change waits.
+        // Without a store, no change waits, so this lets other requests run.
         tokio::task::yield_now().await;
     }
     let (count, would) = (steps.len(), if dry_run { "would be" } else { "were" });
@@ -164,7 +164,6 @@ impl From<ApiError> for Obstacle {
     }
 }
 
-/// A document of declarations.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]

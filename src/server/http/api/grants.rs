@@ -27,7 +27,7 @@ pub(in super::super) async fn grant(mut context: Context) -> Answer {
     context.parameters.end()?;
     context.check_read(Target::Anywhere)?;
     let server = context.server()?;
-    // A request of HTTP has no session of its own.
+    // An HTTP request has no session of its own, so one is opened.
     let connection = server.core.open_session().id();
     let may_read =
         |namespace, name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));

@@ -71,7 +71,7 @@ impl<'a> Parking<'a> {
         loop {
             tokio::select! {
                 woken = message(requesters) => {
-                    // A server that is being stopped refuses the request, so that the client asks the next one.
+                    // A server that is being stopped refuses the request, so that the client asks the next server.
                     return self.context.serving().map(|_| woken);
                 }
                 Ok(()) = self.new_rules.changed() => self.check_rights(requesters)?,

@@ -29,7 +29,6 @@ use families::Families;
 use series::Series;
 use signalbox_model::Target;
 
-/// Answers a scrape.
 pub(super) fn metrics(
     connections: &Arc<Connections>,
     peer: &Peer,
@@ -53,7 +52,6 @@ pub(super) fn metrics(
     Ok(response)
 }
 
-/// One scrape.
 #[derive(Debug)]
 struct Scrape {
     connections: Arc<Connections>,

@@ -28,7 +28,6 @@ pub(super) const LABEL_BYTES_MAX: usize = 256 * 1024;
 /// The names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 4096;
 
-/// The selection of names.
 #[derive(Debug, Default)]
 pub(in super::super) struct Selection(Arc<Mutex<State>>);
 

@@ -9,7 +9,6 @@ use hyper::StatusCode;
 
 use super::answer::{JSON, Response, respond};
 
-/// A static file.
 #[derive(Debug)]
 pub(super) struct File {
     /// The path at which it is served.
@@ -30,7 +29,6 @@ macro_rules! script {
 pub(super) const OPENAPI: File =
     File { path: "/api/v1/openapi.json", kind: JSON, content: include_str!("../../../../docs/openapi.json") };
 
-/// The static files.
 pub(super) const FILES: &[File] = &[
     File { path: "/", kind: "text/html; charset=utf-8", content: include_str!("index.html") },
     File { path: "/page.css", kind: "text/css; charset=utf-8", content: include_str!("page.css") },

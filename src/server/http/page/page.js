@@ -50,7 +50,7 @@ let isRefreshing = false;
 
 // The last state of the server, or why there is none.
 let stateName = "connecting";
-// When the view was opened and updated, by the clock of this machine, which also runs while it sleeps.
+// When the view was opened and updated, by the clock of this machine, which also runs while the machine sleeps.
 let openedAt = Date.now();
 let updatedAt = null;
 // When the server last answered, even with an error.
