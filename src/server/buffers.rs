@@ -8,7 +8,7 @@ use bytes::BytesMut;
 const SPARE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The most bytes of one spare buffer. A larger one was used for a Dump or for a peer that does not read.
-const SPARE_MAX: usize = 32 * 1024;
+const SPARE_BUFFER_BYTES_MAX: usize = 32 * 1024;
 
 /// The buffers of a thread.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Buffers {
     pub fn take_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
         let bytes = buffer.capacity();
-        if bytes > 0 && bytes <= SPARE_MAX && self.spare_bytes + bytes <= SPARE_BYTES_MAX {
+        if bytes > 0 && bytes <= SPARE_BUFFER_BYTES_MAX && self.spare_bytes + bytes <= SPARE_BYTES_MAX {
             self.spare_bytes += bytes;
             self.spares.push(buffer);
         }

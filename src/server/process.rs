@@ -20,7 +20,7 @@ use tracing::{error, info};
 use crate::config::Config;
 
 /// How long writing the last line of the log may take before the process is killed.
-const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+const LAST_LINE_MAX: Duration = Duration::from_millis(100);
 
 /// The user and group to switch to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ fn find_group(name: &str) -> Result<Group, PrivilegeError> {
 
 /// Switches core dumps of the process off: a dump would have tokens that clients have sent, and the keys of sessions and
 /// certificates. A change of account may have switched them on again. The kernel then also refuses debuggers of the same user.
-pub(super) fn keep_secrets() -> io::Result<()> {
+pub(super) fn disable_core_dumps() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }
 
@@ -149,12 +149,12 @@ pub(super) fn files_max() -> u64 {
 /// keep the connections open for that long, and contain the keys of sessions. A last line is logged if that succeeds in time.
 pub(super) fn end_at_once(message: &'static str, reason: String) -> ! {
     let (sender, written) = mpsc::channel();
-    let speaker = thread::Builder::new().spawn(move || {
+    let logger = thread::Builder::new().spawn(move || {
         error!(reason, "{message}");
         let _ = sender.send(());
     });
-    if speaker.is_ok() {
-        let _ = written.recv_timeout(LAST_WORDS_MAX);
+    if logger.is_ok() {
+        let _ = written.recv_timeout(LAST_LINE_MAX);
     }
     let _ = kill(Pid::this(), Signal::SIGKILL);
     // Not reached, unless the system forbids this process to kill itself.

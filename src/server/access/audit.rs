@@ -53,12 +53,12 @@ pub(in crate::server) enum Ended {
 pub(in crate::server) struct Audit {
     output: OnceLock<Output>,
     /// Refusals that followed a line since the last count, by client and reason.
-    refusals: Mutex<HashMap<(Option<ClientKey>, &'static str), Further>>,
+    refusals: Mutex<HashMap<(Option<ClientKey>, &'static str), FurtherRefusals>>,
 }
 
 /// Refusals without a line of their own.
 #[derive(Debug)]
-struct Further {
+struct FurtherRefusals {
     /// The client as in the first line; `None`: several clients.
     client: Option<String>,
     count: u64,
@@ -111,7 +111,7 @@ impl Audit {
             return;
         }
         if let (Some(client), Ended::Denied(reason)) = (client, ended)
-            && !self.begins(client, reason)
+            && !self.note_denial(client, reason)
         {
             return;
         }
@@ -129,19 +129,19 @@ impl Audit {
 
     /// Notes that a client is denied something. Returns whether this has a line: only the first after a minute without
     /// any has; the others are counted.
-    fn begins(&self, client: &Client, reason: &'static str) -> bool {
+    fn note_denial(&self, client: &Client, reason: &'static str) -> bool {
         let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);
-        let is_counted_apart = refusals.contains_key(&own) || refusals.len() < COUNTED_MAX;
+        let is_counted_separately = refusals.contains_key(&own) || refusals.len() < COUNTED_MAX;
         let (key, client) =
-            if is_counted_apart { (own, Some(client.to_string())) } else { ((None, reason), None) };
+            if is_counted_separately { (own, Some(client.to_string())) } else { ((None, reason), None) };
         match refusals.entry(key) {
             Entry::Occupied(mut further) => {
                 further.get_mut().count += 1;
                 false
             }
             Entry::Vacant(place) => {
-                place.insert(Further { client, count: 0 });
+                place.insert(FurtherRefusals { client, count: 0 });
                 true
             }
         }
@@ -158,7 +158,7 @@ impl Audit {
     /// Writes how many requests were refused since the last time, and forgets clients without refusals.
     pub(in crate::server) fn write_counts(&self) {
         let mut refusals = lock(&self.refusals);
-        refusals.retain(|(_, reason), Further { client, count }| {
+        refusals.retain(|(_, reason), FurtherRefusals { client, count }| {
             let count = std::mem::take(count);
             if count > 0 {
                 self.write(&Line {

@@ -81,7 +81,7 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
-    process::keep_secrets()?;
+    process::disable_core_dumps()?;
     let tls = Tls::read(&config.tls)?.map(Arc::new);
     let mut rules = Rules::of(config, tls, Clock::system());
     let files_max = process::raise_file_limit();
@@ -89,7 +89,7 @@ fn serve(
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
-    process::keep_secrets()?;
+    process::disable_core_dumps()?;
     // Read as the configured account, which reads the file again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(DaemonError::Tokens)?;
 

@@ -82,8 +82,8 @@ impl Executor<'_> {
 
     #[inline]
     fn release(&mut self, name: &[u8], resources: u32) -> Response<'static> {
-        let given = self.server.core.release(self.port.namespace, name, resources, self.session, self.now);
-        given.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
+        let released = self.server.core.release(self.port.namespace, name, resources, self.session, self.now);
+        released.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
     }
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {

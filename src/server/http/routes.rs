@@ -228,7 +228,7 @@ fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     };
     let host = host.to_str().ok().and_then(|host| Authority::from_str(host).ok());
     let host = host
-        .filter(|host| !host.as_str().contains('@') && has_no_wrong_port(host))
+        .filter(|host| !host.as_str().contains('@') && has_valid_port(host))
         .ok_or_else(|| wrong("the header Host names no host"))?;
     match request.uri().authority() {
         Some(line) if !line.as_str().eq_ignore_ascii_case(host.as_str()) => {
@@ -238,8 +238,8 @@ fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     }
 }
 
-/// Whether a port follows the host, or nothing.
-fn has_no_wrong_port(host: &Authority) -> bool {
+/// Whether the port of a host is valid or missing.
+fn has_valid_port(host: &Authority) -> bool {
     let rest = host.as_str().strip_prefix(host.host());
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))

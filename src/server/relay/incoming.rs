@@ -142,7 +142,7 @@ impl<N: RelayNetwork> Incoming<N> {
         if self.warnings.permits() {
             warn!(
                 %relay,
-                "there are too many connections to cluster.bind that have not proven to be of a node, so the oldest are closed; \
+                "too many connections to cluster.bind have not proven that they come from a node, so the oldest are closed; \
                  let only nodes of the cluster reach the port"
             );
         }

@@ -47,9 +47,9 @@ impl<T> Unproven<T> {
     /// Makes room for a connection of this client. Returns what ends another connection, if one must be closed for it.
     pub(super) fn make_room(&mut self, client: ClientKey, is_of_node: bool) -> Result<Option<T>, NoRoom> {
         let is_own = |other: &Connection<T>| other.client == client;
-        let has_its_share =
+        let has_used_up_share =
             !is_of_node && self.all.values().filter(|other| is_own(other)).count() >= OF_CLIENT_MAX;
-        let oldest = if has_its_share {
+        let oldest = if has_used_up_share {
             self.oldest(is_own)
         } else if self.all.len() < UNPROVEN_MAX {
             return Ok(None);

@@ -143,11 +143,11 @@ enum Order {
 impl Order {
     /// Returns a key that is lower for sessions that come first.
     fn key(self, session: &ListedSession) -> u64 {
-        let most_first = |number: u32| u64::from(u32::MAX - number);
+        let descending = |number: u32| u64::from(u32::MAX - number);
         match (self, session.ttl_left) {
-            (Self::Oldest, _) => session.age_s.map_or(u64::MAX, most_first),
-            (Self::MostGrants, _) => most_first(session.grants),
-            (Self::MostWaiting, _) => most_first(session.waiting),
+            (Self::Oldest, _) => session.age_s.map_or(u64::MAX, descending),
+            (Self::MostGrants, _) => descending(session.grants),
+            (Self::MostWaiting, _) => descending(session.waiting),
             (Self::ShortestLease, TtlLeft::For(left)) => left.0.into(),
             (Self::ShortestLease, TtlLeft::Connection) => u64::MAX,
         }

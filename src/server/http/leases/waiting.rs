@@ -102,9 +102,9 @@ async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
         for (_, requester) in requesters {
             requester.mailbox().set_reader(context.waker());
             while let Some(message) = requester.mailbox().take() {
-                let is_taken =
+                let must_answer =
                     matches!(message, Message::Notice(Notice::AttachedElsewhere { .. }) | Message::Close);
-                if is_taken {
+                if must_answer {
                     woken = Poll::Ready(Woken::ToAnswer);
                 } else if woken.is_pending() {
                     woken = Poll::Ready(Woken::ByMessage);
