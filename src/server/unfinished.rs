@@ -101,7 +101,7 @@ impl Drop for UnfinishedInput {
 }
 
 impl Unfinished {
-    /// Returns the state without inputs. They are limited by this memory, of which clients have these shares.
+    /// Returns an empty set of inputs. They are limited by this memory, of which clients have these shares.
     pub(super) fn new(memory: &Arc<MemoryBudget>, shares: &Arc<Shares>) -> Arc<Self> {
         Arc::new(Self { inputs: Mutex::default(), memory: Arc::clone(memory), shares: Arc::clone(shares) })
     }

@@ -1,5 +1,5 @@
-//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease. It
-//! composes the frames of what the core sends: answers, events and notices.
+//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease.
+//! This file also composes the frames of what the core sends: answers, events and notices.
 
 use std::collections::HashMap;
 use std::sync::Arc;

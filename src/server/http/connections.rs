@@ -206,7 +206,7 @@ impl Connection {
 }
 
 impl Connections {
-    /// Returns the state without connections.
+    /// Returns an empty set of connections.
     pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self { shared, open: Mutex::default() })
     }

@@ -6,9 +6,9 @@
 //!
 //! - The host that a request names must be known. A page whose own host name was made to resolve to this server (DNS
 //!   rebinding) sends that name. Only [probes](health::is_probe) may name any host or none.
-//! - Every change is a POST with a JSON body. A page can send that to another site only if the other site permits it
-//!   (CORS), and nothing here permits it. If the browser names the page's origin, it must be that of the request's
-//!   host.
+//! - Every POST, and so every change, must have a JSON body. A page can send that to another site only if the other
+//!   site permits it (CORS), and nothing here permits it. If the browser names the page's origin, it must be that of
+//!   the request's host.
 //! - No answer sets a cookie, and no cookie is read.
 //!
 //! A program on this machine that forwards requests of others would make all of them local. It is recognised by its

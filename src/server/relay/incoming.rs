@@ -96,10 +96,11 @@ enum Refused {
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// Returns a port that serves these connections for relays that know the secret and state this epoch. `trust` says
-    /// whether the client addresses that they state give rights.
+    /// Returns a port that serves the connections of `served` for relays that know the secret and state this epoch.
+    /// `trust` says whether the client addresses that they state give rights.
     ///
-    /// Connections from addresses of nodes, by `is_node`, are preferred until their relays have proven themselves.
+    /// Connections from addresses for which `is_node` returns true are preferred until their relays have proven
+    /// themselves.
     pub fn new(
         server: Arc<Server>,
         network: N,
