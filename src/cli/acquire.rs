@@ -1,4 +1,4 @@
-//! `signalbox acquire`: acquires resources that stay held when this process has ended, for scripts.
+//! `signalbox acquire`: acquires resources for a script, which stay held after this process has ended.
 
 use std::io::{self, Write};
 use std::thread;
@@ -27,11 +27,11 @@ signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
 
 /// Acquire resources for a script, and print the session that holds them
 ///
-/// The resources stay held when this command has ended: until "signalbox release", or until --lease has passed without a
-/// "signalbox renew". The output is shell assignments, and both of these commands read the session from the variables.
-/// SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token: it grows from
-/// grant to grant of a name. If numbered slots were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, with
-/// a colon between those of different NAMEs.
+/// The resources stay held after this command has ended, until "signalbox release", or until --lease has passed without
+/// a "signalbox renew". The output is shell assignments, and both of these commands read the session from the
+/// variables. SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token:
+/// it grows with each grant of a name. If numbered slots were acquired, SIGNALBOX_SLOTS has their numbers, separated by
+/// commas, with a colon between those of different NAMEs.
 ///
 /// A NAME is a limit: it is declared ("signalbox declare"), or its maximum comes with each request. A maximum below the
 /// declared capacity is refused.
@@ -39,9 +39,10 @@ signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
 /// If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a
 /// fair queue. "eval" discards the exit status, so store the output in a variable first.
 ///
-/// With --share, of many scripts that need the same result, one acquires the only resource of NAME and works; it looks for the
-/// result again first, and ends with "signalbox release --done". Those that wait meanwhile print nothing and exit with 0, or
-/// with --done-status: the result is there. If the script releases without --done, or its lease ends, the next one works.
+/// With --share, only one of many scripts that need the same result works for it: it acquires the only resource of
+/// NAME, checks that the result is still missing, works, and ends with "signalbox release --done". Then this command
+/// prints nothing in the scripts that wait, and exits with 0 or with --done-status, because the result exists. If the
+/// script releases without --done, or its lease ends, the next one works.
 ///
 /// Nothing renews the lease while a command of the script runs. Start a command that may take longer than the lease with
 /// "signalbox run --lease" instead.
@@ -59,7 +60,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     waiting: Waiting,
 
-    /// How long they stay held without renewal
+    /// How long the resources stay held without renewal
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Duration,
 }
@@ -76,8 +77,8 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
         leased::acquire(server, Some(*lease), &task, &amounts, waiting, &outer::of_runs(), &mut signals)
             .await?;
     let slots = leased::slots_of(&permit);
-    let handing = async { server.answer(permit.hand_over()).await.map_err(Failure::from) };
-    let handed = match leased::unless_signalled(&mut signals, handing).await {
+    let handover = async { server.answer(permit.hand_over()).await.map_err(Failure::from) };
+    let handed = match leased::unless_signalled(&mut signals, handover).await {
         Ok(handed) => handed,
         Err(failure) => {
             // Without this, the process could end before its background thread has released the permit.
@@ -98,7 +99,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     printed?.map_err(|error| Failure::unwritten(&error, consequences))
 }
 
-/// Prints in a thread of its own: nobody may read a pipe that is full.
+/// Prints in a separate thread, because writing to a full pipe blocks until its reader reads.
 async fn print(text: String) -> io::Result<()> {
     let (sender, printed) = oneshot::channel();
     thread::Builder::new().spawn(move || {
@@ -110,7 +111,7 @@ async fn print(text: String) -> io::Result<()> {
     printed.await.expect("the thread sends the result before it ends")
 }
 
-/// Assignments for a shell. `slots` has one entry per name, in the order of the arguments.
+/// Returns assignments for a shell. `slots` has one entry per name, in the order of the arguments.
 fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
     let HandedOver { session, key, grant, .. } = handed;
     let key = hex(&key.0);
@@ -121,7 +122,7 @@ fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
     text
 }
 
-/// One JSON object. Ids are strings: many JSON readers convert numbers to doubles, which would round them.
+/// Returns one JSON object. Ids are strings: many JSON readers convert numbers to doubles, which would round them.
 fn json_line(HandedOver { session, key, grant, ttl }: &HandedOver, slots: &[Vec<u16>]) -> String {
     let object = json!({
         "session": session.to_string(),

@@ -1,6 +1,8 @@
-//! `signalbox apply` and `signalbox export-declarations`: the declarations of a file, and a file of the declarations.
+//! `signalbox apply` and `signalbox export-declarations`: make the declared semaphores match a file, and write them to
+//! a file.
 //!
-//! Each change is a request of its own, as of `declare` and `remove`; a file may thus be applied in part, and again.
+//! Each change is a separate request, as with `declare` and `remove`, so a file may be applied in part. It can then be
+//! applied again.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use super::arguments::Common;
 use super::change::{When, removal, waiting_for_more};
 use super::exit::{Exit, Failure};
 use super::messages::warn;
-use super::output::{escaped, harmless, json};
+use super::output::{escaped, json, sanitized};
 use super::server::{PERMISSION_DENIED, Server};
 use super::values::time_or_none;
 use crate::config::{DeclarationsFile, DeclareConfig};
@@ -21,27 +23,27 @@ use crate::declarations::{Obstacle, Step, refuses, steps};
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
 use signalbox_model::Quoted;
 
-/// Make declared semaphores as a file has them
+/// Make the declared semaphores match a file
 ///
-/// The file is in TOML. It begins with prefix = "TEXT", which the names of all its declarations begin with; an empty prefix is
-/// that of all names. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps slots and label,
-/// as in the server's configuration. "signalbox export-declarations" writes such a file.
+/// The file is in TOML. It begins with prefix = "TEXT", with which the names of all its declarations begin; every name
+/// begins with the empty prefix. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps
+/// slots and label, as in the server's configuration. "signalbox export-declarations" writes such a file.
 ///
 /// What differs is declared or changed, and the rest stays as it is, so the same file applied again changes nothing. With
 /// --prune, declared semaphores below the prefix that the file does not have are removed, except those that the server's
 /// configuration declares. Pauses and slots out of service stay.
 ///
-/// The output is one line for each name: declare, change, remove or unchanged, or for what was not changed refused and the
-/// reason; then the name, escaped as in lists, and the difference. With --dry-run, these lines say what would
-/// change. With --json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an
-/// object with the keys capacity, slots and label) and, if the change was refused, error (an object with the keys code and
+/// The output is one line for each name: declare, change, remove, unchanged or refused; the name, escaped as in lists;
+/// the difference; and if the change was refused, the reason. With --dry-run, these lines say what would change. With
+/// --json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an object
+/// with the keys capacity, slots and label) and, if the change was refused, error (an object with the keys code and
 /// message).
 ///
-/// Each change is one of its own: if some are refused, the others are made, and the exit status is 1. If the file has a
-/// mistake, nothing is changed, and the exit status is 78.
+/// Each change is made separately: if some are refused, the others are made, and the exit status is 1. If the file has
+/// a mistake, nothing is changed, and the exit status is 78.
 ///
-/// The server accepts these requests from its own machine and from the addresses in admin_from of its configuration, or by a
-/// token with the right to administer each name that changes and to read the names below the prefix.
+/// The server accepts these requests from its own machine and from the addresses in admin_from of its configuration, or
+/// with a token that has the right to administer each name that changes and to read the names below the prefix.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +63,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     prune: bool,
 
-    /// With --prune: when to remove one
+    /// With --prune: when to remove a semaphore
     #[arg(long, value_enum, value_name = "WHEN", default_value = "idle", requires = "prune")]
     when: When,
 
@@ -88,7 +90,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     let direct = server.direct().await?;
     let present = below(server, &direct, &prefix).await?;
     let wanted: Vec<_> = declare.iter().map(DeclareConfig::declaration).collect();
-    // A file has no other names.
+    // A file cannot contain other names.
     let present = present.iter().filter(|entry| str::from_utf8(&entry.name).is_ok());
     let steps = steps(&wanted, present.map(DeclaredEntry::borrowed), prune.then_some(removal));
     let mut out = BufWriter::new(io::stdout().lock());
@@ -119,7 +121,8 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     Ok(())
 }
 
-/// Takes a step, or only looks for what is in its way. The failure is that of the connection.
+/// Takes a step; a dry run only looks for obstacles. Returns the obstacle that prevents the step, if any. Fails if the
+/// connection does.
 async fn take(
     step: &Step<'_>,
     server: &Server,
@@ -155,7 +158,7 @@ async fn take(
     }
 }
 
-/// The reason why the server refused a request; fails with an error that is not a refusal.
+/// Returns why the server refused a request. Fails with an error that is not a refusal.
 fn refusal(error: Error) -> Result<Obstacle, Failure> {
     let Some(status) = error.status() else { return Err(error.into()) };
     Ok(match status {
@@ -168,13 +171,13 @@ fn not_permitted() -> Obstacle {
     Obstacle { code: Status::NotPermitted.name(), message: PERMISSION_DENIED.to_owned() }
 }
 
-/// The line for a name.
+/// Returns the output line for a step.
 fn line(step: &Step<'_>, obstacle: Option<&Obstacle>) -> String {
     let (change, name) = (step.change(), escaped(step.name()));
     match obstacle {
         None => format!("{change:<9}  {name}  {step}"),
         Some(Obstacle { message, .. }) => {
-            format!("refused    {name}  {change} {step}: {}", harmless(message).replace('\n', " "))
+            format!("refused    {name}  {change} {step}: {}", sanitized(message).replace('\n', " "))
         }
     }
 }
@@ -197,16 +200,16 @@ async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<Dec
 
 /// Write the declared semaphores as a file for "signalbox apply"
 ///
-/// The file has all declared semaphores whose names begin with the prefix, without those that are being removed. A name that is
-/// not UTF-8 cannot be in such a file: the command says how many were left out, and "signalbox apply" leaves them as they are.
-/// Of a label that is not UTF-8, the file has U+FFFD in place of the wrong bytes.
+/// The file has all declared semaphores whose names begin with the prefix, without those that are being removed. A name
+/// that is not UTF-8 cannot be in such a file: the command says how many were left out, and "signalbox apply" leaves
+/// them as they are. Bytes of a label that are not UTF-8 become U+FFFD.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   signalbox export-declarations > limits.toml
   signalbox export-declarations --prefix ci/ > ci.toml")]
 pub(super) struct ExportArguments {
-    /// What the names begin with
+    /// Prefix of the names
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
 }

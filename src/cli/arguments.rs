@@ -1,8 +1,8 @@
-//! The options of all subcommands, and rules of the command line that the parser does not have: a subcommand has a use for each
-//! option that is given, and no part of an option's value becomes a NAME.
+//! The options of all subcommands, and checks that the parser does not make: a subcommand accepts only options that it
+//! uses, and no part of an option's value becomes a NAME.
 //!
-//! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So all NAMEs are given together, before or after the
-//! options, and a unit of time directly after a TIME is refused everywhere.
+//! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So all NAMEs must be given together,
+//! before or after the options, and a unit of time directly after a TIME is refused everywhere.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -16,20 +16,21 @@ use super::output::{Form, escaped, json};
 use super::server::Server;
 use super::table::{Column, Rows};
 
-/// Words that are the unit of a time, and hardly names. A TIME is one word, so they are not part of one.
+/// Units of time, which are unlikely names. A TIME is one word with its unit, so such a word alone is probably a
+/// mistake.
 const UNITS: &[&str] = &[
     "ms", "msec", "s", "sec", "secs", "second", "seconds", "m", "min", "mins", "minute", "minutes", "h",
     "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "week", "weeks",
 ];
 
-/// Subcommands that are no clients of a server.
+/// Subcommands that are not clients of a server.
 const WITHOUT_SERVER: [&str; 9] =
     ["serve", "check-config", "history", "cluster", "data", "token", "completions", "complete-names", "man"];
 
-/// Subcommands for which the kind of a name makes a difference, or the port that it selects.
+/// Subcommands that depend on the kind of a name, or on the port that it selects.
 const WITH_KIND: &str = "run acquire status list watch top ping await-idle revoke get dump stats bench";
 
-/// Subcommands whose output is text or a screen in any case.
+/// Subcommands that cannot print JSON.
 const WITHOUT_JSON: [&str; 6] =
     ["serve", "top", "export-declarations", "completions", "complete-names", "man"];
 
@@ -45,7 +46,7 @@ pub(super) struct Common {
     #[command(flatten)]
     pub(super) server: Server,
 
-    /// Print JSON: one object, or of a list one object per line
+    /// Print JSON: one object, or for a list one object per line
     ///
     /// A missing value is null. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
     #[arg(long, global = true)]
@@ -66,13 +67,13 @@ pub(super) struct Common {
     #[arg(id = SYSV, long = SYSV, global = true, conflicts_with_all = ["counter", "semaphore"])]
     pub(super) sysv: bool,
 
-    /// What [`checked`] returns.
+    /// The options that [`checked`] returned.
     #[arg(skip)]
     pub(super) given: Vec<Id>,
 }
 
 impl Common {
-    /// Whether an option was given on the command line, and not by the environment.
+    /// Returns whether an option was given on the command line, not by the environment.
     pub(super) fn has(&self, option: &str) -> bool {
         self.given.iter().any(|given| given == option)
     }
@@ -83,19 +84,19 @@ impl Common {
         Ok(writeln!(io::stdout(), "{text}")?)
     }
 
-    /// How a list is printed.
+    /// Returns the form in which lists are printed.
     pub(super) fn form(&self) -> Form {
         Form::of_output(self.json, !self.no_header)
     }
 
-    /// A list on standard output.
+    /// Starts a list on standard output.
     pub(super) fn rows(&self, columns: &'static [Column]) -> Rows<BufWriter<StdoutLock<'static>>> {
         Rows::new(self.form(), columns, BufWriter::new(io::stdout().lock()))
     }
 }
 
-/// Defines the options for each subcommand: its short help leaves them to that of the program, and one that it has no use for
-/// is in none of its helps.
+/// Defines the common options for each subcommand. Its short help omits them, since the program's help has them; an
+/// option that the subcommand does not use is in neither of its helps.
 pub(super) fn with_common(program: Command) -> Command {
     let options: Vec<_> = program.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
     with_options(program, &options, "")
@@ -116,7 +117,7 @@ fn with_options(command: Command, options: &[Arg], path: &str) -> Command {
     })
 }
 
-/// Whether the subcommand at the end of this path has a use for an option.
+/// Returns whether the subcommand at the end of this path uses an option.
 fn takes(path: &str, option: &str) -> bool {
     let path = path.trim_start();
     let first = path.split(' ').next().unwrap_or_default();
@@ -128,8 +129,8 @@ fn takes(path: &str, option: &str) -> bool {
     }
 }
 
-/// Checks the parsed arguments of a command and its subcommands. Returns the options that were given on the command line, and not
-/// by the environment.
+/// Checks the parsed arguments of a command and its subcommands. Returns the options that were given on the command
+/// line, not by the environment.
 pub(super) fn checked(mut command: &Command, mut matches: &ArgMatches) -> Result<Vec<Id>, Failure> {
     let mut path = String::new();
     while let Some((name, inner)) = matches.subcommand() {
@@ -142,22 +143,22 @@ pub(super) fn checked(mut command: &Command, mut matches: &ArgMatches) -> Result
     if let Some(option) = hidden.find(|option| is_given(option.get_id())) {
         return Err(Failure::usage(format!("{} has no {}; omit it", path.trim_start(), shown(option))));
     }
-    let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
-    words.try_for_each(|argument| check_word(command, matches, argument)).map_err(Failure::usage)?;
-    // An option that stands before the subcommand is among them, even if the subcommand does not take it.
+    let mut positionals = command.get_positionals().filter(|argument| !argument.is_last_set());
+    positionals.try_for_each(|argument| check_words(command, matches, argument)).map_err(Failure::usage)?;
+    // The ids include an option before the subcommand, even if the subcommand does not take it.
     let known = matches.ids().filter(|id| matches.try_contains_id(id.as_str()).is_ok());
     Ok(known.filter(|id| is_given(id)).cloned().collect())
 }
 
-fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {
+fn check_words(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {
     let id = argument.get_id().as_str();
-    let (Some(places), Some(words)) = (matches.indices_of(id), matches.get_raw(id)) else { return Ok(()) };
+    let (Some(indices), Some(words)) = (matches.indices_of(id), matches.get_raw(id)) else { return Ok(()) };
     let mut before: Option<usize> = None;
-    for (place, word) in places.zip(words) {
+    for (index, word) in indices.zip(words) {
         let word = escaped(word.as_encoded_bytes());
-        let option = option_before(command, matches, place);
-        let is_behind_option = before.is_none_or(|before| before + 1 < place);
-        let is_unit = |option: &&Arg| is_behind_option && takes_time(option) && UNITS.contains(&&word[..]);
+        let option = option_before(command, matches, index);
+        let is_after_option = before.is_none_or(|before| before + 1 < index);
+        let is_unit = |option: &&Arg| is_after_option && takes_time(option) && UNITS.contains(&&word[..]);
         if let Some(option) = option.filter(is_unit) {
             return Err(format!(
                 "\"{word}\" after {} looks like a part of the time; a TIME is one word, such as 30s, 5m or 1h; if \
@@ -165,24 +166,25 @@ fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result
                 shown(option)
             ));
         }
-        if before.is_some_and(|before| before + 1 < place) {
+        if before.is_some_and(|before| before + 1 < index) {
             let options = option.map_or_else(|| "options".to_owned(), shown);
             return Err(format!(
                 "\"{word}\" is separated from the other names by {options}; if it is a name, put all names together, \
                  before or after the options; if it belongs to the value of an option, quote the value"
             ));
         }
-        before = Some(place);
+        before = Some(index);
     }
     Ok(())
 }
 
-/// The option whose value is right before the place.
-fn option_before<'a>(command: &'a Command, matches: &ArgMatches, place: usize) -> Option<&'a Arg> {
+/// Returns the option whose value is directly before this index.
+fn option_before<'a>(command: &'a Command, matches: &ArgMatches, index: usize) -> Option<&'a Arg> {
     let is_before = |option: &&Arg| {
         let known = matches.try_contains_id(option.get_id().as_str()).unwrap_or(false);
-        let mut places = matches.indices_of(option.get_id().as_str()).filter(|_| known).into_iter().flatten();
-        places.any(|index| index + 1 == place)
+        let mut indices =
+            matches.indices_of(option.get_id().as_str()).filter(|_| known).into_iter().flatten();
+        indices.any(|before| before + 1 == index)
     };
     command.get_arguments().filter(|argument| !argument.is_positional()).find(is_before)
 }

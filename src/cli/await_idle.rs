@@ -21,9 +21,10 @@ use signalbox_model::views::Named;
 /// Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the
 /// command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
 ///
-/// A name that does not exist is idle, and so is a slot that the semaphore does not have, which a message points out. If the
-/// name exists only as another kind than the one that was given, or has no numbered slots, the exit status is 1. If the name is
-/// not idle in time, it is 75. With --json, the output is one object with the keys name (or name_hex) and in_use.
+/// A name that does not exist is idle. A slot that the semaphore does not have is free, and a warning says that there
+/// is none. If the name exists, but not as the kind that was given, or --slot is given and it has no numbered slots,
+/// the exit status is 1. If the name is not idle in time, the exit status is 75. With --json, the output is one object
+/// with the keys name (or name_hex) and in_use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -70,7 +71,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     if let (Some(slot), Some(state)) = (slot, &state) {
         check_slot(name, *slot, state)?;
     }
-    // A name that does not exist is idle; the server says so for each kind.
+    // A name that does not exist is idle in either namespace.
     let namespace = state.map_or(Namespace::Semaphores, |state| state.inspected.namespace);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(namespace, name.bytes(), until, *wait).await {
@@ -81,7 +82,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
         }
         result => {
             let in_use = match result {
-                // A name that no client uses is forgotten, and nothing of it is in use.
+                // The server forgets a name that no client uses, so nothing of it is in use.
                 Err(error) if error.status() == Some(Status::NotFound) => match kind {
                     Some(kind) if server.exists_as(other(kind), name).await => {
                         return Err(server.not_found_of(Some(kind), name).await);
@@ -97,8 +98,9 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     }
 }
 
-/// Checks that a semaphore has numbered slots. Points out a slot above its capacity: the server calls it free, but it may be
-/// mistyped. It is not refused, because a reduced capacity removes slots that were in use.
+/// Checks that a semaphore has numbered slots. Warns about a slot above its capacity, which the server reports as free,
+/// but which may be mistyped. It is not an error, because the slot may have been in use before the capacity was
+/// reduced.
 fn check_slot(name: &Name, slot: u16, state: &State) -> Result<(), Failure> {
     let Some(entry) = &state.declared else {
         return Err(Failure::refused(format!(
@@ -114,7 +116,7 @@ fn check_slot(name: &Name, slot: u16, state: &State) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.
+/// Returns the message for a name that is not idle in time. `in_use` is the amount in use now, if the server told it.
 fn busy(arguments: &Arguments, kind: Option<Namespace>, in_use: Option<u32>) -> String {
     let Arguments { name, level, slot, wait, .. } = arguments;
     let object = format!("{} {name}", noun(kind));

@@ -1,5 +1,5 @@
-//! The commands that change declared semaphores and counters: each makes one [`Operation`], and prints what the server says of
-//! it, or why it was refused.
+//! The commands that change declared semaphores and counters: each requests one [`Operation`], and prints its result or
+//! why it was refused.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -34,9 +34,9 @@ pub(super) enum Change {
     Resize(Resize),
     /// Pause a declared semaphore
     ///
-    /// From then on it grants nothing. Requests keep their places in the queue, and their time limits; holders keep what they hold,
-    /// and can release it. "signalbox resume" ends the pause. The pause survives a restart of the server if it has a data
-    /// directory. Unlike "signalbox resize NAME 0", it refuses no waiting request.
+    /// A paused semaphore grants nothing. Waiting requests keep their places in the queue, and their time limits;
+    /// holders keep what they hold, and can release it. "signalbox resume" ends the pause. The pause survives a restart
+    /// of the server if it has a data directory. Unlike "signalbox resize NAME 0", it refuses no waiting request.
     ///
     /// Semaphores that the server's configuration declares can be paused too; a reload of the configuration keeps the pause. The
     /// command prints the semaphore in the format of "signalbox list".
@@ -86,7 +86,7 @@ pub(super) struct Declare {
     #[arg(long, value_name = "N", value_parser = within(0..=u32::MAX))]
     capacity: u32,
 
-    /// Number the resources from 0, and grant particular ones
+    /// Number the resources from 0, and tell each holder its numbers
     #[arg(long)]
     slots: bool,
 
@@ -112,7 +112,7 @@ enum Existing {
     Set,
 }
 
-/// The declared semaphore of a command, and its generation.
+/// The declared semaphore of a command, and the generation that it must have.
 #[derive(Debug, Args)]
 pub(super) struct Declared {
     /// Declared semaphore to change
@@ -126,11 +126,11 @@ pub(super) struct Declared {
 
 /// Change the capacity of a declared semaphore
 ///
-/// N sets the capacity; +N and -N change it. A change to less than 0 is refused. After an increase, waiting requests are granted at
-/// once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity. Waiting
-/// requests for more than the new capacity, or for a slot that it does not have, would be refused: if there are any, the command
-/// says how many and changes nothing, unless --refuse-waiters is given. "signalbox pause" refuses none. To the same capacity,
-/// nothing changes.
+/// N sets the capacity; +N and -N change it. A change to less than 0 is refused. After an increase, waiting requests
+/// are granted at once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than
+/// the capacity. Waiting requests for more than the new capacity, or for a slot that it does not have then, would be
+/// refused: if there are any, the command says how many and changes nothing, unless --refuse-waiters is given.
+/// "signalbox pause" refuses none. The same capacity changes nothing.
 ///
 /// The command prints the resulting semaphore in the format of "signalbox declare".
 #[derive(Debug, Args)]
@@ -154,10 +154,10 @@ pub(super) struct Resize {
 
 /// Take a slot of a declared semaphore out of service, or put it back
 ///
-/// With --out, slot N is no longer granted. Its holder keeps it: with --wait, the command waits until it is released. If that takes
-/// longer than TIME, the exit status is 75, and the slot stays out of service. With --in, the slot is granted again. The capacity
-/// stays the same; resources without numbers get less while slots are out of service. "signalbox list" shows the slots that are
-/// out of service.
+/// With --out, slot N is no longer granted. Its holder keeps it: with --wait, the command waits until it is released.
+/// If that takes longer than TIME, the exit status is 75, and the slot stays out of service. With --in, the slot is
+/// granted again. The capacity stays the same, but less of it is available while slots are out of service. "signalbox
+/// list" shows the slots that are out of service.
 ///
 /// A slot stays out of service when the semaphore is resized, and when the server is restarted if it has a data directory.
 /// Semaphores that the server's configuration declares can be changed too; a reload of the configuration keeps the slots out of
@@ -210,7 +210,7 @@ pub(super) struct Remove {
 
     /// With --when now: how long holders keep it [default: 10]
     ///
-    /// So that they can stop; 0 for no time.
+    /// They can stop in this grace period; 0 for no time.
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     grace: Option<Duration>,
 }
@@ -248,7 +248,7 @@ impl Change {
         match self {
             Self::Declare(declare) => {
                 let (operation, names) = (declare.operation()?, declare.names.iter().collect::<Vec<_>>());
-                request(common, &server.direct().await?, &operation, &names).await
+                request_and_print(common, &server.direct().await?, &operation, &names).await
             }
             Self::Resize(resize) => {
                 let direct = server.direct().await?;
@@ -257,19 +257,24 @@ impl Change {
                 }
                 let how = resize.capacity;
                 let (name, expected) = resize.declared.parts();
-                request(common, &direct, &Operation::Resize { name: name.bytes(), how, expected }, &[name])
-                    .await
+                request_and_print(
+                    common,
+                    &direct,
+                    &Operation::Resize { name: name.bytes(), how, expected },
+                    &[name],
+                )
+                .await
             }
             Self::Pause(declared) => declared.change(common, ServiceChange::Pause).await,
             Self::Resume(declared) => declared.change(common, ServiceChange::Resume).await,
             Self::Slot(slot) => slot.run(common).await,
             Self::Remove(remove) => {
                 let operation = remove.operation()?;
-                request(common, &server.direct().await?, &operation, &[]).await
+                request_and_print(common, &server.direct().await?, &operation, &[]).await
             }
             Self::Delete(Delete { name }) => {
                 let operation = Operation::DeleteCounter { name: name.bytes() };
-                request(common, &server.direct().await?, &operation, &[]).await
+                request_and_print(common, &server.direct().await?, &operation, &[]).await
             }
         }
     }
@@ -312,13 +317,14 @@ impl Declared {
 
     async fn change(&self, common: &Common, how: ServiceChange) -> Result<(), Failure> {
         let direct = common.server.direct().await?;
-        changed(&common.server, &direct, &self.service(how)).await?;
+        request(&common.server, &direct, &self.service(how)).await?;
         list::print_one(common, &direct, &self.name).await
     }
 }
 
 impl Resize {
-    /// Refuses a change that would refuse waiting requests. One that the server does not allow refuses none.
+    /// Fails if the change would refuse waiting requests. A change that the server does not allow passes, since it
+    /// refuses none.
     async fn check_waiters(&self, server: &Server, direct: &Direct) -> Result<(), Failure> {
         let Self { declared: Declared { name, .. }, capacity: how, .. } = self;
         let ask = async {
@@ -354,7 +360,7 @@ impl Resize {
     }
 }
 
-/// How many requests that wait for a declared semaphore need more than this capacity.
+/// Counts the requests that wait for a declared semaphore and need more than this capacity.
 pub(super) async fn waiting_for_more(direct: &Direct, name: &[u8], capacity: u32) -> Result<usize, Error> {
     let mut waiters = direct.waiters(Namespace::Semaphores, name).await?;
     let mut count = 0;
@@ -364,7 +370,7 @@ pub(super) async fn waiting_for_more(direct: &Direct, name: &[u8], capacity: u32
     Ok(count)
 }
 
-/// A capacity, or with a sign a change of the capacity.
+/// Parses a capacity, or, with a sign, a change of the capacity.
 fn resizing(text: &str) -> Result<Resizing, &'static str> {
     let (make, digits): (fn(u32) -> Resizing, _) = match text.as_bytes().first() {
         Some(b'+') => (Resizing::GrowBy, &text[1..]),
@@ -385,7 +391,7 @@ impl Slot {
         let Some(limit) = wait else { return declared.change(common, how).await };
         let (name, direct) = (&declared.name, common.server.direct().await?);
         check_wait(*limit, direct.server())?;
-        changed(&common.server, &direct, &declared.service(how)).await?;
+        request(&common.server, &direct, &declared.service(how)).await?;
         // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
         match direct.await_idle(Namespace::Semaphores, name.bytes(), Idle::Slot(*slot), *limit).await {
             Err(error) if error.status() == Some(Status::TimedOut) => Err(Failure::new(
@@ -412,7 +418,7 @@ impl Remove {
     }
 }
 
-/// How a semaphore is removed. Fails if there is a grace period that no holder gets.
+/// Returns how a semaphore is removed. Fails if a grace period is given that no holder gets.
 pub(super) fn removal(when: When, grace: Option<Duration>) -> Result<Removal, Failure> {
     Ok(match (when, grace) {
         (When::Now, grace) => {
@@ -429,14 +435,14 @@ pub(super) fn removal(when: When, grace: Option<Duration>) -> Result<Removal, Fa
     })
 }
 
-/// Requests a change, and prints what the server says of it: the states of the declared semaphores with these names, or a number.
-pub(super) async fn request(
+/// Requests a change, and prints its result: the states of the declared semaphores with these names, or a count.
+pub(super) async fn request_and_print(
     common: &Common,
     direct: &Direct,
     operation: &Operation<'_>,
     names: &[&Name],
 ) -> Result<(), Failure> {
-    match changed(&common.server, direct, operation).await? {
+    match request(&common.server, direct, operation).await? {
         Changed::Declared(states) => print(common, names, &states)?,
         Changed::Done => {}
         Changed::Count(_) if matches!(operation, Operation::Cancel(Cancellation::Request(_))) => {}
@@ -446,7 +452,7 @@ pub(super) async fn request(
 }
 
 /// Requests a change.
-async fn changed(server: &Server, direct: &Direct, operation: &Operation<'_>) -> Result<Changed, Failure> {
+async fn request(server: &Server, direct: &Direct, operation: &Operation<'_>) -> Result<Changed, Failure> {
     match server.answer(direct.change(operation)).await {
         Ok(changed) => Ok(changed),
         Err(error) => Err(refused(server, direct, operation, error).await),
@@ -473,7 +479,7 @@ fn print(common: &Common, names: &[&Name], states: &[DeclaredState]) -> io::Resu
     rows.finish()
 }
 
-/// The failure of a change: what was requested, and why it was refused.
+/// Returns the failure of a change: what was requested, and why it was refused.
 pub(super) async fn refused(
     server: &Server,
     direct: &Direct,
@@ -484,15 +490,15 @@ pub(super) async fn refused(
     let Some(status) = error.status() else { return error.into() };
     let reason = match (status, operation) {
         (Status::AlreadyExists, Declare { declarations, .. }) => {
-            let mut there = Vec::new();
+            let mut existing = Vec::new();
             for Declaration { name, .. } in declarations {
                 if let Ok(Some(_)) = server.answer(find_declared(direct, name)).await {
-                    there.push(Quoted(name).to_string());
+                    existing.push(Quoted(name).to_string());
                 }
             }
             format!(
                 "already declared: {}; use --if-exists keep to leave it unchanged, or --if-exists set to change it",
-                there.join(", ")
+                existing.join(", ")
             )
         }
         (Status::InUse, Declare { .. }) => {
@@ -566,7 +572,8 @@ pub(super) async fn refused(
     Failure::refused(format!("cannot {operation}: {reason}"))
 }
 
-/// Whether a client with the right to administer is refused because the server's configuration declares one of the semaphores.
+/// Returns whether the server's configuration declares one of the semaphores and the client may administer it: the
+/// configuration is then the reason for the refusal.
 async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>) -> bool {
     for one in operation.for_each_target() {
         if let Target::Name(Namespace::Semaphores, name) = one.target()

@@ -1,6 +1,6 @@
-//! `signalbox completions`: completion scripts for shells, generated from the definitions of `--help`. Those for bash, zsh
-//! and fish also complete names, by `signalbox complete-names`: it prints nothing if no name can stand there, or if the server
-//! does not answer at once, because a shell must not hang.
+//! `signalbox completions`: completion scripts for shells, generated from the definitions of the options. Those for
+//! bash, zsh and fish also complete names, with `signalbox complete-names`: it prints nothing where no name is
+//! expected, or if the server does not answer in time, because a shell must not hang.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,8 +20,8 @@ use signalbox_client::Scope;
 
 /// Print a completion script for a shell
 ///
-/// The scripts for bash, zsh and fish also complete the names of counters and semaphores: they ask the server of --server
-/// or SIGNALBOX_SERVER.
+/// The scripts for bash, zsh and fish also complete the names of counters and semaphores, which they request from the
+/// server of --server or SIGNALBOX_SERVER.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(std::io::stdout().write_all(script.as_bytes())?)
 }
 
-/// Replaces the completion of the arguments that are names, which the generator takes for files.
+/// Replaces the completion of files, which the generator chose for arguments that are names.
 fn zsh(script: &str) -> String {
     let is_name = |line: &str| {
         ["':name", "'::name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
@@ -100,16 +100,16 @@ pub(super) struct NamesArguments {
     words: Vec<String>,
 }
 
-/// How long a shell waits.
+/// How long a shell waits for names.
 const LIMIT: Duration = Duration::from_millis(800);
 
-/// The most names that are printed: a user does not read longer lists.
+/// The maximum number of names that are printed: a user does not read longer lists.
 const NAMES_MAX: usize = 500;
 
-/// Which names complete the arguments of a subcommand.
+/// The names that complete the arguments of a subcommand.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Those of one namespace, as plain operations list them.
+    /// Names of one namespace, as plain operations list them.
     Plain,
     /// Limits: declared semaphores, and what is in use.
     Limits,
@@ -131,7 +131,7 @@ impl Source {
     }
 }
 
-/// The subcommands whose names are completed.
+/// Returns the subcommands that have names as arguments.
 fn subcommands(command: &Command) -> impl Iterator<Item = &str> {
     command.get_subcommands().map(Command::get_name).filter(|name| Source::of(name).is_some())
 }
@@ -139,7 +139,7 @@ fn subcommands(command: &Command) -> impl Iterator<Item = &str> {
 pub(super) fn print_names(arguments: &NamesArguments) -> Result<(), Failure> {
     let words = joined(&arguments.words);
     let Some((current, before)) = words.split_last() else { return Ok(()) };
-    // The shell completes only the part of the word that it regards as one.
+    // The shell completes only the last of the parts into which it has split the word.
     let last = arguments.words.last().map_or(0, |last| if is_break(last) { 0 } else { last.len() });
     let known = current.len() - last;
     for name in names(before, current) {
@@ -148,7 +148,7 @@ pub(super) fn print_names(arguments: &NamesArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// bash splits words at `=` and `:`; this joins them again.
+/// Joins words that bash has split at `=` and `:`.
 fn joined(words: &[String]) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     let mut is_open = false;
@@ -187,17 +187,17 @@ fn names(before: &[String], current: &str) -> BTreeSet<String> {
         {
             return None;
         }
-        // Behind the only name, as the number of `slot NAME N`.
+        // The word follows the only name, like the number of `slot NAME N`.
         let has_name = |id| matches.try_contains_id(id).unwrap_or(false);
         if ["name", "pattern", "set"].into_iter().any(has_name) {
             return None;
         }
-        asked(matches, source, current)
+        names_from_server(matches, source, current)
     };
     found().unwrap_or_default()
 }
 
-/// Whether the next word is the value of an option.
+/// Returns whether the next word is the value of an option.
 fn is_value(command: &Command, before: &[String]) -> bool {
     let Some(option) = before.last().and_then(|word| word.strip_prefix('-')) else { return false };
     command.get_arguments().any(|argument| {
@@ -207,16 +207,16 @@ fn is_value(command: &Command, before: &[String]) -> bool {
     })
 }
 
-fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<String>> {
+fn names_from_server(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<String>> {
     let server = Server::from_arg_matches(matches).ok()?;
     let ask = async {
-        let names = tokio::time::timeout(LIMIT, all(&server, source, prefix.as_bytes())).await;
+        let names = tokio::time::timeout(LIMIT, fetch(&server, source, prefix.as_bytes())).await;
         Ok(names.ok().flatten())
     };
     block_on_quietly(ask).ok().flatten()
 }
 
-async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
+async fn fetch(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     match source {
         Source::Sets => {
@@ -237,7 +237,7 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
     Some(names)
 }
 
-/// Adds a name that a shell can show and a user can type.
+/// Adds a name with this prefix, if a shell can show it and a user can type it.
 fn add(names: &mut BTreeSet<String>, name: &[u8], prefix: &[u8]) {
     if let Ok(text) = str::from_utf8(name)
         && name.starts_with(prefix)

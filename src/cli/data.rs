@@ -24,8 +24,8 @@ use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, Stora
 /// directory that no server is using. If a server is using it, or it cannot be read or written, the exit status is 71. If
 /// its data is damaged, of a newer version, or missing, the exit status is 65.
 ///
-/// With --cluster, the commands are about the records of a cluster, which are in etcd. "check" and "export" read all
-/// records as they are at one moment, even while nodes serve clients. "export --server" does that with a running server.
+/// With --cluster, the commands use the records of a cluster, which are in etcd. "check" and "export" read all records
+/// as they are at one moment, even while nodes serve clients. "export --server" does the same with a running server.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,9 +39,9 @@ pub(super) struct Arguments {
     action: Action,
 }
 
-/// What a command is about.
+/// The records that a command uses: those of a data directory or of a cluster.
 #[derive(Debug, Args)]
-struct Place {
+struct Location {
     /// Data directory, as in data_dir of the configuration
     #[arg(value_name = "DIRECTORY", conflicts_with = "cluster")]
     directory: Option<PathBuf>,
@@ -54,8 +54,8 @@ struct Place {
     source: Source,
 }
 
-impl Place {
-    /// The directory; `None`: the cluster.
+impl Location {
+    /// Returns the directory, or `None` for the cluster.
     fn directory(&self) -> Result<Option<&Path>, Failure> {
         match (self.directory.as_deref(), self.cluster) {
             (None, false) => Err(Failure::usage(
@@ -71,9 +71,9 @@ impl Place {
 enum Action {
     /// Check a data directory for damage
     ///
-    /// Prints the number of declared semaphores, sessions, grants and cached replies, and of durable System V semaphore sets
-    /// with the processes that have used them. Damage and contradictions between records are reported on standard error, one
-    /// message each, and the exit status is 65. The directory is not changed.
+    /// Prints the number of declared semaphores, sessions, grants and cached replies, and of durable System V semaphore
+    /// sets with the processes that have used them. Damage and contradictions between records are reported on standard
+    /// error, one message each, and the exit status is then 65. The directory is not changed.
     ///
     /// needs_repair is not an error: it means that the server was not shut down properly and will repair the file when it starts.
     /// With --json, the output is one object with the keys declared, sessions, grants, answers, sysv_sets, sysv_processes,
@@ -82,7 +82,7 @@ enum Action {
 Examples:
   signalbox data check /var/lib/signalbox
   signalbox data check /var/lib/signalbox --json | jq .problems")]
-    Check(Place),
+    Check(Location),
     /// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
     ///
     /// The output is one JSON object per line, which "signalbox data import" reads. THE OUTPUT IS SECRET: it contains the keys
@@ -101,27 +101,27 @@ Examples:
 Examples:
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
   (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)")]
-    Export(Place),
+    Export(Location),
     /// Create a data directory from an export on standard input
     ///
     /// Reads the output of "signalbox data export", and imports all of it or nothing. The directory must be empty; if it does not
     /// exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards. With
     /// --json, the output is one object with the keys directory (or the cluster) and records.
     ///
-    /// With --cluster, the cluster must be new: no node may have joined it. Nodes can join when all records are there; if the
-    /// command fails before that, run it again.
+    /// With --cluster, the cluster must be new: no node may have joined it. Nodes can join once all records are stored;
+    /// if the command fails before that, run it again.
     #[command(after_help = "\
 Examples:
   signalbox data import /var/lib/signalbox < signalbox.jsonl
   signalbox data export /var/lib/signalbox | signalbox data import /srv/signalbox")]
-    Import(Place),
+    Import(Location),
 }
 
-/// Whether a running server is exported. Only the command line selects that, and not the environment.
-fn is_of_server(place: &Place, common: &Common) -> Result<bool, Failure> {
-    match (common.has("server"), place.directory.is_some() || place.cluster) {
+/// Returns whether a running server is exported. Only the command line selects that, not the environment.
+fn is_of_server(location: &Location, common: &Common) -> Result<bool, Failure> {
+    match (common.has("server"), location.directory.is_some() || location.cluster) {
         (true, true) => {
-            Err(Failure::usage("--server exports a running server; omit it, or omit the other place"))
+            Err(Failure::usage("--server exports a running server; omit it, or omit DIRECTORY and --cluster"))
         }
         (is_option, _) => Ok(is_option),
     }
@@ -129,22 +129,24 @@ fn is_of_server(place: &Place, common: &Common) -> Result<bool, Failure> {
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     match &arguments.action {
-        Action::Check(place) => check(place, common.json),
-        Action::Export(place) if is_of_server(place, common)? => block_on(export_online(&common.server)),
-        Action::Export(place) => export(place),
-        Action::Import(place) => import(place, common),
+        Action::Check(location) => check(location, common.json),
+        Action::Export(location) if is_of_server(location, common)? => {
+            block_on(export_online(&common.server))
+        }
+        Action::Export(location) => export(location),
+        Action::Import(location) => import(location, common),
     }
 }
 
-/// What is printed of a check.
+/// The results of a check, as it prints them.
 const KEYS: [&str; 7] =
     ["declared", "sessions", "grants", "answers", "sysv_sets", "sysv_processes", "needs_repair"];
 
-fn check(place: &Place, as_json: bool) -> Result<(), Failure> {
-    let report = match place.directory()? {
+fn check(location: &Location, as_json: bool) -> Result<(), Failure> {
+    let report = match location.directory()? {
         Some(directory) => signalbox_storage::check(directory)?,
         None => {
-            let records = records_of(&mut place.source.open()?)?;
+            let records = records_of(&mut location.source.open()?)?;
             let mut counts = Counts::default();
             records.iter().for_each(|record| counts.count(record));
             Report { needs_repair: false, counts, problems: contradictions(&records) }
@@ -169,15 +171,15 @@ fn check(place: &Place, as_json: bool) -> Result<(), Failure> {
     if !as_json {
         problems.iter().for_each(|problem| warn(problem));
     }
-    of_problems(problems)
+    check_problems(problems)
 }
 
-/// The end of a command that has reported these problems.
-fn of_problems(problems: &[String]) -> Result<(), Failure> {
+/// Fails, without a message, if a command has reported problems.
+fn check_problems(problems: &[String]) -> Result<(), Failure> {
     if problems.is_empty() { Ok(()) } else { Err(Failure::silent(Exit::Data)) }
 }
 
-/// All records of a cluster, in the order of keys.
+/// Returns all records of a cluster, in the order of keys.
 fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
     let mut records = Vec::new();
     read_all(&mut cluster.etcd, &cluster.keys, &mut |record| records.push(record))?;
@@ -185,12 +187,12 @@ fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
     Ok(records)
 }
 
-fn export(place: &Place) -> Result<(), Failure> {
+fn export(location: &Location) -> Result<(), Failure> {
     let mut out = Output { out: BufWriter::new(io::stdout().lock()), failure: None };
-    let exported = match place.directory()? {
+    let exported = match location.directory()? {
         Some(directory) => signalbox_storage::export(directory, &mut out),
         None => {
-            let records = records_of(&mut place.source.open()?)?;
+            let records = records_of(&mut location.source.open()?)?;
             let mut export = ExportWriter::begin(&mut out);
             records.into_iter().for_each(|record| export.add(record));
             export.end().map(|()| Vec::new())
@@ -201,11 +203,11 @@ fn export(place: &Place) -> Result<(), Failure> {
     }
     let problems = exported?;
     problems.iter().for_each(|problem| warn(problem));
-    of_problems(&problems)
+    check_problems(&problems)
 }
 
-/// Writes the records of a running server as they are at one moment. Writing blocks the only thread on purpose, so that a slow
-/// reader of the output slows the server down.
+/// Writes the records of a running server as they are at one moment. Writing blocks the only thread on purpose: if the
+/// output is read slowly, the server must send slowly.
 async fn export_online(server: &Server) -> Result<(), Failure> {
     let direct = server.direct().await?;
     if !direct.server().features.contains(Features::EXPORT) {
@@ -229,7 +231,7 @@ async fn export_online(server: &Server) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Standard output, with its first error: the store reports such an error as one of its own.
+/// Standard output that keeps its first error, because the store reports such an error as one of its own.
 struct Output<W> {
     out: W,
     failure: Option<io::Error>,
@@ -257,13 +259,13 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn import(place: &Place, common: &Common) -> Result<(), Failure> {
-    let (name, records) = match place.directory()? {
+fn import(location: &Location, common: &Common) -> Result<(), Failure> {
+    let (name, records) = match location.directory()? {
         Some(directory) => {
             (directory.display().to_string(), signalbox_storage::import(directory, &mut io::stdin().lock())?)
         }
         None => {
-            let mut cluster = place.source.open()?;
+            let mut cluster = location.source.open()?;
             let records = signalbox_storage::read_export(&mut io::stdin().lock())?;
             data::import(&mut cluster.etcd, &cluster.keys, timing(&cluster.config), &records)?;
             (format!("cluster {}", cluster.config.name), records.len() as u64)
@@ -302,7 +304,8 @@ impl From<ImportError> for Failure {
     }
 }
 
-/// Separates errors that a retry cannot fix from those that it can, such as a server that is about to end or a full disk.
+/// Returns the exit status for an error, which separates errors that a retry cannot fix from those that it can, such as
+/// a full disk or a server that is about to end.
 pub(super) fn exit_for(error: &StorageError) -> Exit {
     match error {
         StorageError::Missing { .. } | StorageError::Newer { .. } | StorageError::Damaged { .. } => {

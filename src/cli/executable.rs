@@ -1,4 +1,4 @@
-//! The file of a command.
+//! Finds the executable file of a command.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// The file that `execvp` would execute; `None`: there is none.
-pub(super) fn found(command: &OsStr) -> Option<PathBuf> {
+/// Returns the file that `execvp` would execute, if there is one.
+pub(super) fn find(command: &OsStr) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(command)).filter(|path| is_executable(path));
     }
     let directories = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    // Without a directory, a name that starts with "-" would be an option of a shell that runs the file.
+    // Without a directory, a name that starts with "-" would be taken for an option by a shell that runs the file.
     std::env::split_paths(&directories)
         .map(|directory| Path::new(".").join(directory).join(command))
         .find(|path| is_executable(path))
 }
 
-/// Whether it is a file that this user may execute.
+/// Returns whether this is a file that this user may execute.
 pub(super) fn is_executable(path: &Path) -> bool {
     path.is_file() && access(path, AccessFlags::X_OK).is_ok()
 }

@@ -10,13 +10,13 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{fstat, stat};
 
 use super::messages::{self, warn};
-use super::output::{escaped, harmless};
+use super::output::{escaped, sanitized};
 use crate::config::ConfigError;
 use signalbox_access::TokenFileError;
 use signalbox_bench::LoadError;
 use signalbox_client::{self, ConnectError, ErrorKind, Status};
 
-/// Why the program itself ends. With `run`, the exit status of the command comes first.
+/// The exit statuses of the program itself. With `run`, that of the command takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Exit {
@@ -75,7 +75,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "128+N",
         "run: signal N ended the command; run, acquire: signal N ended the wait (signalbox ends by the same signal, which \
-         a shell reports so)",
+         a shell reports as this status)",
     ),
     ("other", "run, sysv run: the exit status of the command"),
 ];
@@ -90,14 +90,14 @@ impl From<Exit> for End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Status(u8),
-    /// By the signal with this number, so that whoever waits for this process learns that it was a signal: a shell ends
-    /// its loop on Ctrl-C, and systemd counts a stop as a success.
+    /// By the signal with this number, so that the parent process sees that it was a signal: a shell ends its loop on
+    /// Ctrl-C, and systemd counts a stop as a success.
     Signal(i32),
 }
 
 impl End {
-    /// Ends this process, unless it ends by returning the exit status from `main`. All that this process holds must have
-    /// been released.
+    /// Returns the exit status for `main` to return, or ends this process by the signal. Everything that this process
+    /// holds must have been released.
     pub(super) fn or_code(self) -> ExitCode {
         let signal = match self {
             Self::Status(status) => return ExitCode::from(status),
@@ -105,9 +105,9 @@ impl End {
         };
         // `main` does this if the process ends by returning.
         messages::flush();
-        // The kernel sends the first process of a container no signal that would end it.
+        // The kernel does not let the first process of a container end itself by a signal.
         if std::process::id() != 1 {
-            // A signal without a name does nothing here.
+            // Fails only for a signal without a name.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         ExitCode::from(u8::try_from(128 + signal).expect("signals are small numbers"))
@@ -132,7 +132,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// The server refused the request, or what it is about does not exist.
+    /// The server refused the request, or its target does not exist.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Failure, message)
     }
@@ -142,12 +142,12 @@ impl Failure {
         Self::silent(End::Signal(signal as i32))
     }
 
-    /// Ends in this way, without a message: all that is to be said was printed.
+    /// Ends in this way without a message, because none is needed or it was printed.
     pub(super) fn silent(end: impl Into<End>) -> Self {
         Self { end: end.into(), message: None }
     }
 
-    /// A command that cannot be executed.
+    /// The command cannot be executed.
     pub(super) fn of_command(program: &OsStr, error: &io::Error) -> Self {
         let program = escaped(program.as_encoded_bytes());
         match error.kind() {
@@ -165,7 +165,7 @@ impl Failure {
         }
     }
 
-    /// The system does not let this process do something before its work begins.
+    /// The system refuses `what` to this process before its work begins.
     pub(super) fn system(what: &str, error: &io::Error) -> Self {
         Self::new(Exit::System, format!("cannot {what}: {error}; raise the limits of this process (ulimit)"))
     }
@@ -176,9 +176,9 @@ impl Failure {
         Self::new(Exit::Output, format!("cannot write the output: {error}{consequences}; {advice}"))
     }
 
-    /// The message, harmless on a terminal; empty if none is needed.
+    /// Returns the message, sanitized for a terminal; empty if there is none.
     pub(super) fn message(&self) -> String {
-        self.message.as_deref().map_or(String::new(), |message| harmless(message).to_string())
+        self.message.as_deref().map_or(String::new(), |message| sanitized(message).to_string())
     }
 
     /// Prints the message to stderr.
@@ -195,14 +195,15 @@ impl Failure {
     }
 }
 
-/// Fails if standard output was closed when this process started: what is printed only once would be lost. The runtime has put
-/// /dev/null in its place, for reading too; a shell that discards the output opens it only for writing.
+/// Fails if standard output was closed when this process started, because a secret that is printed only once would be
+/// lost. The Rust runtime replaces a closed output with /dev/null, open for reading and writing; a shell that discards
+/// the output opens it only for writing.
 pub(super) fn check_output() -> Result<(), Failure> {
-    let is_read = |flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR;
+    let is_readable = |flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR;
     let null = stat("/dev/null").map(|null| (null.st_mode, null.st_rdev));
     let is_closed = null
         .is_ok_and(|null| fstat(io::stdout()).is_ok_and(|out| (out.st_mode, out.st_rdev) == null))
-        && fcntl(io::stdout(), FcntlArg::F_GETFL).is_ok_and(is_read);
+        && fcntl(io::stdout(), FcntlArg::F_GETFL).is_ok_and(is_readable);
     match is_closed {
         true => Err(Failure::new(
             Exit::Output,
@@ -213,7 +214,7 @@ pub(super) fn check_output() -> Result<(), Failure> {
     }
 }
 
-/// The output cannot be written.
+/// The output cannot be written. It is a success if its reader closed the pipe.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -223,7 +224,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Errors of which all have the same exit status.
+/// Error types whose errors all have the same exit status.
 macro_rules! failures {
     ($($error:ty: $exit:ident,)*) => {
         $(impl From<$error> for Failure {
@@ -240,13 +241,13 @@ failures! {
     TokenFileError: Failure,
 }
 
-/// Whether this process may not have more descriptors, processes or memory.
+/// Returns whether the system refuses this process more descriptors, processes or memory.
 fn is_limit(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::ENOMEM))
 }
 
-/// The failure of a connection that the system does not let this process make.
+/// Returns the failure if a limit of the system prevented the connection.
 pub(super) fn of_limit(error: &signalbox_client::Error) -> Option<Failure> {
     let ErrorKind::Connect(error) = error.kind() else { return None };
     match error {

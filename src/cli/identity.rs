@@ -1,4 +1,4 @@
-//! Whom the client subcommands trust, and who they are: the options of TLS and of the token.
+//! The options of TLS and of the token: which servers the client subcommands trust, and how they identify themselves.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use super::exit::Failure;
 use signalbox_client::{Tls, TlsFiles, Token};
 
-/// The options of TLS of all client subcommands.
+/// The TLS options of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TlsOptions {
     /// Connect over TLS
@@ -24,15 +24,15 @@ pub(super) struct TlsOptions {
     )]
     is_requested: bool,
 
-    /// Authorities of servers' certificates; implies --tls
+    /// Certificate authorities of servers; implies --tls
     ///
-    /// Their certificates in PEM, instead of those of the system.
+    /// The file has their certificates in PEM, which replace those of the system.
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA", global = true)]
     ca: Option<PathBuf>,
 
     /// Certificate of this client; implies --tls
     ///
-    /// In PEM, as its key.
+    /// In PEM, like its key.
     #[arg(id = "cert", long = "cert", value_name = "FILE", env = "SIGNALBOX_CERT", global = true)]
     certificate: Option<PathBuf>,
 
@@ -52,7 +52,7 @@ pub(super) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// What connections over TLS need; `None`: connections are plain. A file of TLS is never ignored.
+    /// Loads what connections over TLS need; `None` if connections are plain. A given file of TLS is never ignored.
     pub(super) fn load(&self) -> Result<Option<Tls>, Failure> {
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
@@ -91,8 +91,8 @@ const TOKEN: &str = "SIGNALBOX_TOKEN";
 /// The variable of `--token-over-plain`.
 pub(super) const TOKEN_OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 
-/// Where the token of the client subcommands comes from: a file or the environment. It is not an argument, because every user of a
-/// machine can read the arguments of all processes.
+/// The source of the token of the client subcommands: a file or the environment. It is not an argument, because every
+/// user of a machine can read the arguments of all processes.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TokenSource {
     /// File with the token that proves what this client may do
@@ -101,9 +101,9 @@ pub(super) struct TokenSource {
     #[arg(long, value_name = "FILE", env = TOKEN_FILE, value_parser = OsStringValueParser::new().map(PathBuf::from), global = true)]
     token_file: Option<PathBuf>,
 
-    /// Send the token also without TLS to other machines
+    /// Send the token to other machines even without TLS
     ///
-    /// Others may read it there; the server accepts it only with access.tokens_over_plain.
+    /// Others may read it on the network; the server accepts it only with access.tokens_over_plain.
     #[arg(long, env = TOKEN_OVER_PLAIN, value_parser = BoolishValueParser::new(), global = true)]
     pub(super) token_over_plain: bool,
 
@@ -113,7 +113,7 @@ pub(super) struct TokenSource {
 }
 
 impl TokenSource {
-    /// The token; `None`: there is none.
+    /// Loads the token, if there is one.
     pub(super) fn load(&self) -> Result<Option<Token>, Failure> {
         if let Some(loaded) = self.loaded.get() {
             return Ok(Some(loaded.clone()));
@@ -131,7 +131,7 @@ impl TokenSource {
         Ok(token.map(|token| self.loaded.get_or_init(|| token).clone()))
     }
 
-    /// The file that has the token; `None`: the environment may have it.
+    /// Returns the file that has the token; `None` if only the environment may have it.
     pub(super) fn file(&self) -> Option<&Path> {
         // An empty variable counts as not set, as with SIGNALBOX_TOKEN.
         self.token_file.as_deref().filter(|path| !path.as_os_str().is_empty())

@@ -20,10 +20,9 @@ pub(super) struct Held {
     pub(super) permit: Permit,
 }
 
-/// Acquires in a session with the time to live `lease`, or with the server's default, unless the request does not fit
-/// beside what `outer` programs hold. A signal that arrives while this
-/// function waits closes the session: otherwise the signal would end the process, and the session would keep its place
-/// in the queue without a client.
+/// Acquires in a session with the time to live `lease`, or with the server's default. Fails if the request can never be
+/// granted while `outer` programs hold what they do. A signal during the wait closes the session; otherwise it would
+/// end the process, and the session would keep its place in the queue without a client.
 pub(super) async fn acquire(
     server: &Server,
     lease: Option<Duration>,
@@ -39,7 +38,7 @@ pub(super) async fn acquire(
         check_wait(waiting.wait.flatten(), limits)?;
         if let Some(lease) = lease {
             check_lease(lease, limits)?;
-            report_longer(lease, limits);
+            report_longer_lease(lease, limits);
         }
     }
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
@@ -55,7 +54,8 @@ pub(super) async fn acquire(
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
     // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
     let unreachable_after = server.timeout.max(lease.unwrap_or_default());
-    // While a node of the cluster takes over, the client's own attempt would fail at once.
+    // Waits for a server that answers: while a node of a cluster takes over, the client's own attempt would fail at
+    // once.
     server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
     let builder = lease.into_iter().fold(builder, Builder::ttl);
@@ -81,7 +81,7 @@ async fn request(
             tokio::select! {
                 biased;
                 result = flight(request, true, waiting.share) => result,
-                conflict = accompany(questions, task, outer) => return Err(conflict),
+                conflict = show_wait(questions, task, outer) => return Err(conflict),
             }
         }
     };
@@ -104,7 +104,7 @@ async fn request(
     }
 }
 
-/// Makes a request, of a single flight or not.
+/// Sends a request, as a part of a single flight if `is_shared`.
 async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result<Flight, Error> {
     match (is_shared, waits) {
         (true, true) => request.shared().await,
@@ -114,8 +114,8 @@ async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result
     }
 }
 
-/// While the request waits, shows its place. Resolves if it cannot be granted before this program ends.
-async fn accompany(questions: &mut Questions<'_>, task: &str, outer: &[Holding]) -> Failure {
+/// Shows the place of the request while it waits. Returns only if it cannot be granted before this program ends.
+async fn show_wait(questions: &mut Questions<'_>, task: &str, outer: &[Holding]) -> Failure {
     if !outer.is_empty() {
         let answers = questions.answers(true).await;
         if let Some(conflict) = outer::conflict(questions.amounts, &answers, outer) {
@@ -125,7 +125,8 @@ async fn accompany(questions: &mut Questions<'_>, task: &str, outer: &[Holding])
     match place::show(questions, &label(task)).await {}
 }
 
-/// Reports semaphores whose capacity is not the one that was given. A limit with a larger one is refused.
+/// Warns about semaphores whose capacity differs from the given one. Limits need no check: the server refuses a request
+/// whose maximum is below the capacity.
 fn check_capacities(amounts: &Amounts, permit: &Permit) {
     if amounts.kind != Some(Namespace::Semaphores) {
         return;
@@ -141,7 +142,7 @@ fn check_capacities(amounts: &Amounts, permit: &Permit) {
 }
 
 /// Reports that the server does not allow a lease as short as the requested one.
-fn report_longer(requested: Duration, limits: HelloAnswer) {
+fn report_longer_lease(requested: Duration, limits: HelloAnswer) {
     let shortest = Duration::from(limits.ttl_min);
     if requested < shortest {
         let (shortest, requested) = (shortest.as_secs_f64(), requested.as_secs_f64());
@@ -151,13 +152,13 @@ fn report_longer(requested: Duration, limits: HelloAnswer) {
     }
 }
 
-/// The slots of each claim of a permit, in the order of the claims.
+/// Returns the slots of each claim of a permit, in the order of the claims.
 pub(super) fn slots_of(permit: &Permit) -> Vec<Vec<u16>> {
     (0..permit.claims().len()).map(|claim| permit.slots_of(claim).to_vec()).collect()
 }
 
-/// The slots of all names of a permit, for environment variables: `0,1:` is two slots of the first name and none of the
-/// second. `None` if no name has slots.
+/// Returns the slots of all names of a permit, for environment variables: `0,1:` is two slots of the first name and
+/// none of the second. `None` if no name has slots.
 pub(super) fn slots_value(slots: &[Vec<u16>]) -> Option<String> {
     let is_any = slots.iter().any(|slots| !slots.is_empty());
     is_any.then(|| slots.iter().map(|slots| slot_list(slots)).collect::<Vec<_>>().join(":"))

@@ -1,4 +1,4 @@
-//! `signalbox list`: the names of the server: declared semaphores, and what is in use or waited for without being declared.
+//! `signalbox list`: lists declared semaphores, and other names that are in use or that requests wait for.
 
 use std::cmp::Reverse;
 use std::io;
@@ -16,9 +16,9 @@ use super::values::{Name, PatternArguments, unix_now_s};
 use signalbox_client::{DeclaredEntry, Direct, Error, EventKind, Namespace, Scope, Status};
 use signalbox_model::views::{Declaration, Named};
 
-/// The most names that are asked for their holders and their queues, those with the longest queues first: each is a request
-/// or two.
-const ASKED_MAX: usize = 1_000;
+/// The maximum number of names whose holders and queues are requested, those with the longest queues first: each takes
+/// up to three requests.
+const DETAILED_MAX: usize = 1_000;
 
 const COLUMNS: [Column; 10] = [
     Column::word("KIND", 9),
@@ -35,15 +35,16 @@ const COLUMNS: [Column; 10] = [
 
 /// List declared semaphores, and the names that are in use
 ///
-/// Without an argument, all of them are listed, ordered by name; with NAME this one, and with a * at the end all with this prefix.
-/// If there is no such NAME, the exit status is 1; a prefix that no name has is not an error.
+/// Without an argument, all of them are listed, ordered by name; with NAME, only this one; with PREFIX*, all with this
+/// prefix. If NAME does not exist, the exit status is 1; a prefix that no name has is not an error.
 ///
-/// The columns are: kind, resources in use, capacity (a counter has none: each request brings its maximum), waiting requests, for
-/// how long the first of them waits (in seconds), number of holders, flags, generation (the number of its last change), name, label.
-/// The flags, separated by commas, are slots (its resources are numbered), removing (it is removed when its last holder has released
-/// it), configured (the server's configuration file declares it), paused (it grants nothing until "signalbox resume") and
-/// out=0-3+7 (these slots are out of service). A name that is not declared has no flags, no generation and no label. Holders and
-/// waits are those of at most 1,000 names, those with the longest queues first.
+/// The columns are: kind, resources in use, capacity (a counter has none: each request brings its maximum), waiting
+/// requests, how long the first of them has waited (in seconds), number of holders, flags, generation (the number of
+/// its last change), name and label. The flags, separated by commas, are slots (its resources are numbered), removing
+/// (it is removed when its last holder has released it), configured (the server's configuration file declares it),
+/// paused (it grants nothing until "signalbox resume") and out=0-3+7 (these slots are out of service). A name that is
+/// not declared has no flags, no generation and no label. Holders and waits are shown for at most 1,000 names, those
+/// with the longest queues first.
 ///
 /// With --json, the output is one object per line with the keys kind, name, in_use, capacity, waiting, longest_wait, holders and
 /// declared; if that is true, also generation, slots, removing, configured, paused, slots_out (an array) and label.
@@ -88,11 +89,11 @@ pub(super) struct Row {
     in_use: u32,
     waiting: u32,
     declared: Option<DeclaredEntry<Bytes>>,
-    /// `None`: it is a counter, or it was not asked for.
+    /// `None` for a counter, or if it was not requested.
     capacity: Option<u32>,
-    /// `None`: they were not asked for.
+    /// `None` if they were not requested.
     holders: Option<usize>,
-    /// `None`: no request waits, or it was not asked for.
+    /// `None` if no request waits, or if it was not requested.
     longest_wait_s: Option<u64>,
 }
 
@@ -105,13 +106,13 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
         return Err(server.not_found(name).await);
     }
     names.retain(|row| !waiting || row.waiting > 0);
-    let mut asked: Vec<_> = names.iter_mut().collect();
-    asked.sort_by_key(|row| Reverse((row.waiting, row.in_use)));
-    for row in asked.into_iter().take(ASKED_MAX) {
-        match server.answer(row.ask(&direct)).await {
-            // It is gone since.
+    let mut by_queue: Vec<_> = names.iter_mut().collect();
+    by_queue.sort_by_key(|row| Reverse((row.waiting, row.in_use)));
+    for row in by_queue.into_iter().take(DETAILED_MAX) {
+        match server.answer(row.read_details(&direct)).await {
+            // The name no longer exists.
             Err(error) if error.status() == Some(Status::NotFound) => {}
-            asked => asked?,
+            result => result?,
         }
     }
     match sort {
@@ -123,7 +124,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     Ok(print(common, &names)?)
 }
 
-/// The names of the kinds that the options select, in their order, without what [`Row::ask`] adds.
+/// Returns the names of the kinds that the options select, in order, without what [`Row::read_details`] adds.
 pub(super) async fn names(
     server: &Server,
     direct: &Direct,
@@ -142,7 +143,7 @@ pub(super) async fn names(
             read => read,
         };
         match read {
-            // A token may be for names of one kind.
+            // A token may permit names of one kind only.
             Err(error) if error.status() == Some(Status::NotPermitted) => refusal = Some(error),
             read => read?,
         }
@@ -157,7 +158,7 @@ pub(super) async fn names(
     });
     // A declared semaphore is in both lists.
     names.dedup_by(|next, first| (next.namespace, &next.name) == (first.namespace, &first.name));
-    // A counter that was used before stays for a while; one that was asked for exists.
+    // The server keeps an unused counter for a while. It is listed only if it was requested by its name.
     let is_used = |row: &Row| row.declared.is_some() || row.in_use > 0 || row.waiting > 0;
     if matches!(scope, Scope::Prefix(_)) || names.iter().any(is_used) {
         names.retain(is_used);
@@ -165,7 +166,7 @@ pub(super) async fn names(
     Ok(names)
 }
 
-/// The failure of a client that may not read all of the names, with what it may be permitted to.
+/// Returns the failure of a refused listing, with advice for a client that may not read all of the names.
 pub(super) fn hinted(refusal: Error, scope: Scope<&[u8]>) -> Failure {
     match scope {
         Scope::Prefix(_) if refusal.status() == Some(Status::NotPermitted) => Failure::refused(format!(
@@ -181,7 +182,7 @@ pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> 
     let server = &common.server;
     declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await?;
     for row in &mut names {
-        server.answer(row.ask(direct)).await?;
+        server.answer(row.read_details(direct)).await?;
     }
     Ok(print(common, &names)?)
 }
@@ -210,7 +211,7 @@ async fn declared_names(
     Ok(())
 }
 
-/// The names that a Watch reports at its start. It ends with the connection.
+/// Adds the names that a Watch reports at its start. The Watch ends with the connection.
 async fn names_in_use(
     server: &Server,
     direct: &Direct,
@@ -235,8 +236,8 @@ impl Row {
         Self { namespace, name, in_use, waiting, declared, capacity, holders, longest_wait_s }
     }
 
-    /// Asks for what the lists of names do not have.
-    async fn ask(&mut self, direct: &Direct) -> Result<(), Error> {
+    /// Requests what the lists of names do not have.
+    async fn read_details(&mut self, direct: &Direct) -> Result<(), Error> {
         let Self { namespace, name, .. } = self;
         if self.capacity.is_none() && *namespace == Namespace::Semaphores {
             self.capacity = Some(direct.inspect(*namespace, name).await?.capacity);
@@ -257,7 +258,7 @@ impl Row {
         Ok(())
     }
 
-    /// The row in JSON. The longest wait is in seconds.
+    /// Returns the row in JSON, with the longest wait in seconds.
     fn object(&self) -> Value {
         merged([
             json!({ "kind": self.namespace.noun() }),

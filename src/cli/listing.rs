@@ -1,7 +1,8 @@
-//! What the server says of a name: its declaration, and its holders and its wait queue, the lists of `signalbox status`.
+//! Reads the state of a name: its declaration, its holders and its wait queue. Prints the latter two, the lists of
+//! `signalbox status`.
 //!
-//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
-//! slow reader of the output slows the server down.
+//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
+//! purpose: if the output is read slowly, the server must send slowly.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ const WAITERS: [Column; 8] = [
     FLAGS,
 ];
 
-/// Which list of a name is printed.
+/// A list of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListingKind {
     Holders,
@@ -62,7 +63,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
         ListingKind::Waiters => None,
     });
     let mut is_empty = true;
-    let mut listing = server.answer(ask(&direct, namespace, name.bytes(), kind)).await?;
+    let mut listing = server.answer(request(&direct, namespace, name.bytes(), kind)).await?;
     loop {
         match server.next(&mut listing).await {
             Err(error) if error.status() == Some(Status::NotFound) => {
@@ -73,7 +74,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
                 is_empty = false;
                 let left = leases.left(server, &entry).await?;
                 let mut object = object_of(&entry, left);
-                // Why a request waits.
+                // These may be why a request waits.
                 object["paused"] = json!(declared.as_ref().is_some_and(|declared| declared.paused));
                 object["slots_out"] =
                     json!(declared.as_ref().map_or(&[][..], |declared| &declared.slots_out));
@@ -83,7 +84,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
         }
     }
     rows.finish()?;
-    // Without a row, there is no place for the flags.
+    // No row has shown the flags.
     if let (true, false, Some(entry)) = (is_empty, common.json, &declared)
         && (entry.paused || !entry.slots_out.is_empty())
     {
@@ -93,7 +94,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
     Ok(())
 }
 
-/// What the server says about a name at one moment.
+/// The state of a name.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) inspected: Inspected,
@@ -103,7 +104,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Asks for it, with the holders and the queue only if they are wanted. `None`: the name does not exist.
+    /// Requests the state, with the holders and the queue only if `wants_lists`. Returns `None` if the name does not
+    /// exist.
     pub(super) async fn read(
         direct: &Direct,
         kind: Option<Namespace>,
@@ -128,27 +130,29 @@ impl State {
     }
 }
 
-/// The most holders of a list whose leases are asked for: each is a request.
+/// The maximum number of holders whose leases are requested: each takes a request.
 const LEASES_MAX: usize = 1_000;
 
-/// Asks how long the leases of holders last, over a connection of its own, so that a list can be read meanwhile.
+/// Requests how long the leases of holders last, over a separate connection, so that a list can be read meanwhile.
 pub(super) struct Leases {
-    /// `None`: there are no holders.
+    /// `None` if the list has no holders.
     direct: Option<Direct>,
-    asked: usize,
+    requested: usize,
 }
 
 impl Leases {
     pub(super) fn new(direct: Option<Direct>) -> Self {
-        Self { direct, asked: 0 }
+        Self { direct, requested: 0 }
     }
 
-    /// In seconds. `None`: the holder has no lease, the client may not ask, or there were too many questions.
+    /// Returns how long the lease of a holder lasts, in seconds; `None` if it has none, if this client may not read it,
+    /// or after [`LEASES_MAX`] requests.
     pub(super) async fn left(&mut self, server: &Server, entry: &Entry) -> Result<Option<f64>, Error> {
-        let (Some(direct), Some(grant), true) = (&self.direct, entry.grant, self.asked < LEASES_MAX) else {
+        let (Some(direct), Some(grant), true) = (&self.direct, entry.grant, self.requested < LEASES_MAX)
+        else {
             return Ok(None);
         };
-        self.asked += 1;
+        self.requested += 1;
         match server.answer(direct.verify(grant)).await {
             Err(error) if error.status().is_none() => Err(error),
             verified => Ok(verified.ok().and_then(|verified| views::ttl_left_s(verified.ttl_left))),
@@ -159,17 +163,17 @@ impl Leases {
 /// A holder or a waiter.
 pub(super) type Entry = ListEntry<Bytes, Vec<u16>>;
 
-/// All entries of a list.
+/// Returns all entries of a list.
 pub(super) async fn all(
     direct: &Direct,
     namespace: Namespace,
     name: &[u8],
     kind: ListingKind,
 ) -> Result<Vec<Entry>, Error> {
-    ask(direct, namespace, name, kind).await?.all().await
+    request(direct, namespace, name, kind).await?.all().await
 }
 
-async fn ask(
+async fn request(
     direct: &Direct,
     namespace: Namespace,
     name: &[u8],
@@ -197,7 +201,7 @@ impl ListingKind {
         }
     }
 
-    /// What `status` calls the list.
+    /// The title of the list in `status`.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Holders => "holders",
@@ -206,8 +210,8 @@ impl ListingKind {
     }
 }
 
-/// A holder or a waiter in JSON. `ttl_left`: for how many seconds the lease of a holder lasts without a renewal; a waiter has no
-/// such key.
+/// Returns a holder or a waiter in JSON. `ttl_left` is how many seconds the lease of a holder lasts without a renewal;
+/// a waiter has no such key.
 pub(super) fn object_of(entry: &Entry, ttl_left: Option<f64>) -> Value {
     let mut object = json!(views::Entry::of(entry));
     if entry.position == 0 {
@@ -216,8 +220,8 @@ pub(super) fn object_of(entry: &Entry, ttl_left: Option<f64>) -> Value {
     object
 }
 
-/// The declared semaphore of a name, if there is one. The list is ordered by name, so the name itself precedes all longer
-/// ones.
+/// Returns the declared semaphore of a name, if there is one. The list is ordered by name, so the name itself precedes
+/// all longer ones.
 pub(super) async fn find_declared(
     direct: &Direct,
     name: &[u8],
@@ -226,7 +230,7 @@ pub(super) async fn find_declared(
     Ok(first.filter(|entry| entry.name == name))
 }
 
-/// As [`find_declared`]; a counter is not declared.
+/// Like [`find_declared`], but returns `None` for a counter.
 async fn find_declared_as(
     direct: &Direct,
     namespace: Namespace,
@@ -238,7 +242,7 @@ async fn find_declared_as(
     }
 }
 
-/// Why a declared semaphore does not have a slot.
+/// Returns why a declared semaphore does not have a slot.
 pub(super) fn no_such_slot(entry: &DeclaredEntry<Bytes>) -> String {
     match (entry.numbered, entry.capacity) {
         (false, _) => {
@@ -253,7 +257,7 @@ pub(super) fn no_such_slot(entry: &DeclaredEntry<Bytes>) -> String {
     }
 }
 
-/// The flags of a semaphore, separated by commas.
+/// Returns the flags of a semaphore, separated by commas.
 pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
     table::flags(&json!(Declaration::of(entry)))
 }

@@ -54,7 +54,8 @@ fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {
     })
 }
 
-/// The usual sections of a manual page. The generator does not support the last two.
+/// Returns a manual page with the usual sections. The generator does not support the last two: examples and exit
+/// statuses.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone())
         .source(format!("signalbox {}", env!("CARGO_PKG_VERSION")))
@@ -77,7 +78,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The examples of `--help`, with the heading of a manual page.
+/// Adds the examples of `--help`, with the heading of a manual page.
 fn examples(roff: &mut Roff, text: &str) {
     roff.control("SH", ["EXAMPLES"]).control("nf", []);
     for line in text.lines().skip(1) {

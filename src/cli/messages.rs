@@ -1,9 +1,10 @@
-//! Messages on standard error, and the warnings of the client among them.
+//! Messages on standard error, including warnings of the client.
 //!
-//! A write to standard error can block forever: a full pipe without a reader, a terminal that was stopped with Ctrl-S.
-//! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. And it can end it:
-//! a file that has reached the size of `ulimit -f`. While a program holds resources or waits for them, none of this may happen,
-//! because it must renew, and end its command in time. It then calls [`in_background`], and a thread of its own does the writing.
+//! A write to standard error can block forever, if a pipe is full and not read, or a terminal was stopped with Ctrl-S.
+//! It can stop a process in the background, if the terminal has `stty tostop`. And it can end the process, if a file
+//! has reached the size of `ulimit -f`. None of this may happen while a program holds resources or waits for them,
+//! because it must renew leases, and end its command in time. Such a program calls [`in_background`], and a separate
+//! thread writes.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -20,12 +21,12 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use super::output::harmless;
+use super::output::sanitized;
 
-/// The number of messages that wait for a reader. Later ones are discarded.
+/// The maximum number of messages that wait to be written. Further ones are discarded.
 const WAITING_MAX: usize = 64;
 
-/// How long the end of the program waits until the messages are written.
+/// How long the program waits at its end until its messages are written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
@@ -38,10 +39,10 @@ struct Writer {
 
 #[derive(Default)]
 struct Pending {
-    /// Text that replaces the last line of the terminal. Only the newest counts.
+    /// Text that replaces the last line of the terminal. Only the newest is written.
     line: Option<String>,
     messages: VecDeque<String>,
-    /// The thread is writing what it took.
+    /// Whether the thread is writing what it took.
     is_writing: bool,
 }
 
@@ -51,21 +52,21 @@ impl Pending {
     }
 }
 
-/// Lets a thread write from now on. Without a thread, each call writes, and waits for the reader.
+/// Makes a separate thread write from now on. Without it, each call writes, and waits for the reader.
 pub(super) fn in_background() {
-    // Where the system allows no further thread, each call continues writing.
+    // If the system refuses a thread, each call still writes.
     if thread::Builder::new().name("messages".to_owned()).spawn(write_all).is_ok() {
         WRITER.get_or_init(Writer::default);
     }
 }
 
-/// Prints a message to stderr; ignores a closed stderr. Names in messages are escaped already, but not what the parser of
-/// the arguments or the configuration repeats.
+/// Prints a message to stderr; ignores a closed stderr. Names in messages are already escaped, but text that the parser
+/// of the arguments or of the configuration repeats is not.
 pub(super) fn warn(message: &str) {
-    write(format!("signalbox: {}\n", harmless(message)));
+    write(format!("signalbox: {}\n", sanitized(message)));
 }
 
-/// Writes a message, a whole number of lines.
+/// Writes a message of whole lines.
 pub(super) fn write(message: String) {
     let Some(writer) = WRITER.get() else { return write_now(&message) };
     let mut pending = writer.pending();
@@ -82,7 +83,7 @@ pub(super) fn write_line(text: String) {
     writer.changed.notify_all();
 }
 
-/// Waits until everything is written, but not for long.
+/// Waits until everything is written, for [`FLUSH_MAX`] at most.
 pub(super) fn flush() {
     let Some(writer) = WRITER.get() else { return };
     drop(writer.changed.wait_timeout_while(writer.pending(), FLUSH_MAX, |pending| !pending.is_written()));
@@ -112,26 +113,26 @@ fn write_all() {
     }
 }
 
-/// Lets this thread write to a terminal with `stty tostop` and to a file that may not grow: the process is neither stopped nor
-/// ended.
+/// Blocks the signals that would stop or end the process when this thread writes to a terminal with `stty tostop`, or
+/// to a file that may not grow.
 pub(super) fn ignore_signals_of_writes() {
     let _ = SigSet::from_iter([Signal::SIGTTOU, Signal::SIGXFSZ]).thread_block();
 }
 
-/// Writes a text. An error is ignored: it could only be reported on standard error, too.
+/// Writes a text. An error is ignored: it could only be reported on standard error.
 fn write_now(text: &str) {
     let mut out = io::stderr();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Prints from now on the warnings of the client that a user has to know of: a file that cannot be read again, and why a session
-/// does not get another connection. What has already failed is reported by the command itself.
+/// From now on, prints the warnings of the client that a user must know: a file that cannot be read again, and why a
+/// session does not get another connection. The command itself reports what has failed.
 pub(super) fn show_warnings() {
-    // Fails if they are printed already.
+    // Fails if this was called before.
     let _ = set_global_default(tracing_subscriber::registry().with(Warnings));
 }
 
-/// The modules of the client that they come from.
+/// The modules of the client whose warnings are printed.
 const SOURCES: [&str; 2] = ["signalbox_client::reread", "signalbox_client::lease::reconnect"];
 
 struct Warnings;

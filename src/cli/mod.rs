@@ -63,8 +63,8 @@ Examples:
 /// The definitions of all arguments.
 fn command() -> clap::Command {
     let command = Program::command().mut_subcommands(|command| {
-        // Without a subcommand of their own, they say which there are. Whether the parser prints the whole help instead must
-        // not depend on a variable.
+        // Without a subcommand, a group reports which ones it has. By default, the parser would print the whole help
+        // instead, but not if an environment variable sets an option.
         let is_group = command.has_subcommands();
         let command = match is_group {
             true => command.arg_required_else_help(false).disable_help_subcommand(true),
@@ -91,7 +91,7 @@ const GROUPS: [(&str, &str); 4] = [
          verify token",
     ),
     ("Server", "serve check-config cluster data sysv completions man"),
-    ("Plain operations, as of yrmcds", "get dump stats bench"),
+    ("Plain operations, as in yrmcds", "get dump stats bench"),
 ];
 
 /// Lists the subcommands in groups, in the help of the program.
@@ -110,8 +110,8 @@ fn grouped(command: clap::Command) -> clap::Command {
     ))
 }
 
-/// Takes `-1` after an option as its value, and `-1s` where it is a time: the parser of the value names the option and the range
-/// that it must be in.
+/// Accepts `-1` after an option as its value, and `-1s` as a time, so that the error names the option and the range of
+/// its values.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let takes_values = |argument: &Arg| argument.get_action().takes_values() && !argument.is_last_set();
     let is_number =
@@ -179,7 +179,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether signals do not simply end this process.
+    /// Returns whether the subcommand handles signals, instead of being ended by them.
     fn handles_signals(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Top(_) | Self::Run(_) | Self::Acquire(_))
     }
@@ -187,8 +187,8 @@ impl Command {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    // A core dump would have tokens and the keys of sessions and certificates. If the system refuses this, the program works all
-    // the same; the server looks at it.
+    // A core dump would contain tokens, and the keys of sessions and certificates. If the system refuses this, the
+    // program works nevertheless; the server tries again, and reports a failure.
     let _ = nix::sys::prctl::set_dumpable(false);
     let command = command();
     let matches = match command.clone().try_get_matches() {
@@ -253,7 +253,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() {
         return answer.print().map_or_else(|error| Failure::from(error).end(), |()| ExitCode::SUCCESS);
     }
-    let text = told(answer);
+    let text = error_text(answer);
     match text.strip_prefix("error: ").filter(|_| std::env::args_os().len() > 1) {
         Some(mistake) => Failure::usage(mistake.trim_end()).end(),
         // Without arguments, the whole help, whatever variables are set.
@@ -268,8 +268,8 @@ fn explain(answer: &clap::Error) -> ExitCode {
 /// The longest part of a value that a message shows, in characters.
 const VALUE_SHOWN_MAX: usize = 200;
 
-/// The text of an error in the arguments, in which the parser repeats too much.
-fn told(answer: &clap::Error) -> String {
+/// Returns the text of an error in the arguments, with long values cut, and with advice that fits this program.
+fn error_text(answer: &clap::Error) -> String {
     let mut text = answer.render().to_string();
     for (_, value) in answer.context() {
         if let ContextValue::String(value) = value {
@@ -277,10 +277,10 @@ fn told(answer: &clap::Error) -> String {
         }
     }
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-    // The tip that an unknown option can be passed as a value, as in `-- --json`. It is wrong for `run`, whose command stands
-    // there, and an option is what was meant almost always.
+    // The tip to pass an unknown option as a value, as in `-- --json`, is removed. It is wrong for `run`, whose command
+    // follows there, and almost always an option was meant.
     if let Some(tip) = lines.iter().position(|line| line.trim_start().starts_with("tip: to pass '")) {
-        // With the empty line below it.
+        // Together with the empty line below it.
         lines.drain(tip..(tip + 2).min(lines.len()));
     }
     let lacks_dashes = answer.kind() == ErrorKind::UnknownArgument

@@ -1,7 +1,7 @@
-//! What the programs around this one hold for it: an outer `run`, or an `acquire` of the script that started this program.
+//! What the programs around this one hold: an outer `run`, or an `acquire` of the script that started this program.
 //!
-//! They release it only when this program has ended, so a request that does not fit beside it would wait forever. `run`
-//! tells its command what is held, in the environment; the server says what is still held, because a process in the
+//! They release it only after this program has ended, so a request that needs it too would wait forever. `run` tells
+//! its command in the environment what is held. The server is asked what is still held, because a process in the
 //! background may outlive the `run` that started it.
 
 use std::{env, slice};
@@ -25,8 +25,8 @@ pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Holding {
     Grant(GrantId),
-    /// Without a grant: the session of the connection of a `run`, and its process. The number of the session alone would
-    /// also be that of a session of another server.
+    /// What a `run` holds without a grant: the session of its connection, and its process, because a session of another
+    /// server may have the same number.
     Connection {
         session: u64,
         process: u32,
@@ -45,12 +45,12 @@ impl Holding {
     }
 }
 
-/// What the `run`s around this program hold.
+/// Returns what the `run`s around this program hold.
 pub(super) fn of_runs() -> Vec<Holding> {
     env::var(OUTER).ok().and_then(|value| serde_json::from_str(&value).ok()).unwrap_or_default()
 }
 
-/// What the `run`s around this program and an `acquire` of its script hold.
+/// Returns what the `run`s around this program and an `acquire` of its script hold.
 pub(super) fn all() -> Vec<Holding> {
     let of_acquire = env::var(GRANT).ok().and_then(|grant| grant.parse().ok());
     let mut all = of_runs();
@@ -58,13 +58,13 @@ pub(super) fn all() -> Vec<Holding> {
     all
 }
 
-/// The value of [`OUTER`] for a command that this program runs.
+/// Returns the value of [`OUTER`] for a command that this program runs.
 pub(super) fn with(own: &Holding) -> String {
     json!([&all()[..], slice::from_ref(own)].concat()).to_string()
 }
 
-/// The failure of a request that does not fit beside what the programs around this one hold; `None`: it does, or the server
-/// does not say.
+/// Returns the failure of a request that needs more than the programs around this one leave; `None` if it does not, or
+/// if the server does not answer.
 pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) -> Option<Failure> {
     amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;

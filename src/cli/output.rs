@@ -28,7 +28,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// JSON if `--json` was given; else a table on a terminal and tabs elsewhere.
+    /// Returns JSON if `--json` was given; else a table on a terminal and tabs elsewhere.
     pub(super) fn of_output(wants_json: bool, has_header: bool) -> Self {
         match wants_json {
             true => Self::Json,
@@ -38,17 +38,17 @@ impl Form {
     }
 }
 
-/// A value of a column; [`NOTHING`] if there is none.
+/// Returns the text of a value, or [`NOTHING`] if there is none.
 pub(super) fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
 }
 
-/// The columns of a terminal; no limit if it is not a terminal, or has an unknown size.
+/// Returns the width of a terminal in columns; `usize::MAX` if it is not a terminal, or has an unknown size.
 pub(super) fn width_of(terminal: impl AsFd) -> usize {
     terminal_size_of(terminal).map_or(usize::MAX, |(Width(columns), _)| usize::from(columns))
 }
 
-/// The text in at most `width` characters; if it is longer, its start and `…`.
+/// Returns the text if it has at most `width` characters, else its start and `…`.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -59,12 +59,12 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 /// Stands for a missing value, so that each column keeps its place.
 pub(super) const NOTHING: &str = "-";
 
-/// The escaped text for a column; [`NOTHING`] if it is empty.
+/// Returns the escaped text for a column; [`NOTHING`] if it is empty.
 pub(super) fn or_nothing(text: &[u8]) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
 }
 
-/// Numbered slots as ranges, for people: `0-3,7`.
+/// Returns numbered slots as ranges, for people: `0-3,7`.
 pub(super) fn slot_ranges(slots: &[u16]) -> String {
     let ranges = slots.chunk_by(|slot, next| u32::from(*next) == u32::from(*slot) + 1);
     let ranges = ranges.map(|range| match range {
@@ -74,22 +74,22 @@ pub(super) fn slot_ranges(slots: &[u16]) -> String {
     ranges.collect::<Vec<_>>().join(",")
 }
 
-/// Each slot, for programs: `0,1,2,3,7`.
+/// Returns a list of all slots, for programs: `0,1,2,3,7`.
 pub(super) fn slot_list(slots: &[u16]) -> String {
     slots.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A time in seconds, with milliseconds: as exact as the protocol, and shown without rounding errors.
+/// Returns a time in seconds, with milliseconds: as exact as the protocol, and shown without rounding errors.
 pub(super) fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
 }
 
-/// A message with all control and invisible characters escaped, but with its line breaks.
-pub(super) fn harmless(message: &str) -> String {
+/// Returns a message with all control and invisible characters escaped, but with its line breaks.
+pub(super) fn sanitized(message: &str) -> String {
     escaped_except(message.as_bytes(), "\\\n")
 }
 
-/// One object with the keys of several, in their order. A null has no keys.
+/// Returns one object with the keys of several, in their order. A null adds no keys.
 pub(super) fn merged(objects: impl IntoIterator<Item = Value>) -> Value {
     let keys = objects.into_iter().filter_map(|object| match object {
         Value::Object(keys) => Some(keys),
@@ -98,8 +98,8 @@ pub(super) fn merged(objects: impl IntoIterator<Item = Value>) -> Value {
     Value::Object(keys.flatten().collect())
 }
 
-/// The value as JSON on one line. The unsafe characters that JSON leaves as they are (U+007F to U+009F, direction marks and
-/// others) are escaped, too; they can stand only within strings, where the escape means the same.
+/// Returns the value as JSON on one line. The unsafe characters that JSON leaves as they are (U+007F to U+009F,
+/// direction marks and others) are escaped, too; they can occur only within strings, where the escape means the same.
 pub(super) fn json(value: &impl Serialize) -> String {
     let plain = serde_json::to_string(value).expect("the values that are shown have only strings as keys");
     let mut text = String::with_capacity(plain.len());

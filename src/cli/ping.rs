@@ -36,14 +36,15 @@ pub(super) struct Arguments {
 
     /// Ping the server of this configuration file on this machine
     ///
-    /// As a health check does, over a new connection for each request: on the address, the port and behind the proxies that the
-    /// file and the SIGNALBOX_CONFIG_ variables of the environment configure. A server that answers that it requires TLS works. The
-    /// options of the connection and SIGNALBOX_SERVER do not count, except for --timeout.
+    /// For health checks. Each request uses a new connection to the address and port that the file and the
+    /// SIGNALBOX_CONFIG_ variables of the environment configure; this also works behind configured proxies. A server
+    /// that answers that it requires TLS is healthy. Of the connection options, only --timeout has an effect;
+    /// SIGNALBOX_SERVER has none.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What is pinged.
+/// The server that is pinged.
 enum Target {
     /// The server of a configuration file.
     Own(OwnServer),
@@ -85,9 +86,9 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
 /// The server of a configuration file, on this machine.
 #[derive(Debug)]
 struct OwnServer {
-    /// Where connections begin with a header of the PROXY protocol.
+    /// The networks from which connections begin with a header of the PROXY protocol.
     proxies: Vec<Network>,
-    /// Those that it listens on: loopback first.
+    /// The addresses that it listens on, loopback first.
     addresses: Vec<SocketAddr>,
 }
 
@@ -100,17 +101,17 @@ impl OwnServer {
         Ok(Self { proxies: loaded.config.proxies, addresses })
     }
 
-    /// Sends a Noop over a new connection, and returns the address that has answered. A server that answers that it requires
-    /// TLS works too: what its certificates are is not asked.
+    /// Sends a Noop over a new connection, and returns the address that has answered. A server that answers that it
+    /// requires TLS is healthy too; its certificates are not checked.
     ///
-    /// `timeout`: for the connection and the answer together.
+    /// `timeout` is for the connection and the answer together.
     async fn ask(&self, timeout: Duration) -> Result<SocketAddr, Failure> {
-        let asked = tokio::time::timeout(timeout, self.noop()).await;
+        let answered = tokio::time::timeout(timeout, self.noop()).await;
         let list = self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
         let failed = |problem: String| {
             Failure::new(Exit::Unavailable, format!("the server of this configuration ({list}) {problem}"))
         };
-        match asked {
+        match answered {
             Ok(Ok((address, None | Some(Status::TlsRequired)))) => Ok(address),
             Ok(Ok((_, Some(status)))) => Err(failed(format!("answers: {}; see its log", status.message()))),
             Ok(Err(error)) => {
@@ -120,10 +121,10 @@ impl OwnServer {
         }
     }
 
-    /// The address that has answered, and the status of its answer; `None`: success.
+    /// Returns the address that has answered, and the status of its answer, `None` for success.
     async fn noop(&self) -> std::io::Result<(SocketAddr, Option<Status>)> {
         let mut stream = TcpStream::connect(&self.addresses[..]).await?;
-        // The server takes this command for a proxy.
+        // The server takes a client with such an address for a proxy.
         let (own, server) = (stream.local_addr()?.ip(), stream.peer_addr()?);
         if self.proxies.iter().any(|proxies| proxies.contains(own)) {
             stream.write_all(&PROXY_HEADER_LOCAL).await?;
@@ -136,8 +137,8 @@ impl OwnServer {
     }
 }
 
-/// Where the server listens for the namespace that it serves, or for counters if it serves both. Loopback is first: other
-/// addresses may arrive later.
+/// Returns the addresses on which the server listens, with the port for counters if that is enabled, else that for
+/// semaphores. Loopback is first, because other addresses may be assigned later.
 fn addresses(config: &Config) -> Vec<SocketAddr> {
     let port = if config.counter.port.enable { config.counter.port.port } else { config.semaphore.port.port };
     let reached = |ip: &IpAddr| match ip {

@@ -21,7 +21,7 @@ use signalbox_model::noun;
 /// A request that is granted sooner shows nothing.
 const FIRST: Duration = Duration::from_millis(300);
 
-/// How often the line is brought up to date.
+/// The time between two updates of the line.
 const REFRESH: Duration = Duration::from_secs(2);
 
 /// The line on the terminal, which is erased when this is dropped.
@@ -64,12 +64,13 @@ pub(super) async fn show(questions: &mut Questions<'_>, own: &[u8]) -> Infallibl
     }
 }
 
-/// Whether another process group uses the terminal now. If this is not the terminal of this session, no other group does.
+/// Returns whether another process group is in the foreground of the terminal; `false` if standard error is not the
+/// terminal of this session.
 fn in_background() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|foreground| foreground != getpgrp())
 }
 
-/// The line for the name that the request waits for; `None`: it waits for none.
+/// Returns the line for the name that the request waits for; `None` if it does not wait.
 fn text(amounts: &Amounts, own: &[u8], answers: &[Answer]) -> Option<String> {
     let waited_for = amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;

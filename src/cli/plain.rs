@@ -1,7 +1,7 @@
 //! The plain operations of yrmcds' protocol, which any of its servers supports: `signalbox get`, `dump` and `stats`.
 //!
-//! The entries of a dump are written as they arrive, so memory does not grow with the number of names. Writing blocks the only
-//! thread on purpose, so that a slow reader of the output slows the server down.
+//! The entries of a dump are written as they arrive, so memory does not grow with the number of names. Writing blocks
+//! the only thread on purpose: if the output is read slowly, the server must send slowly.
 
 use std::io::{self, Write};
 
@@ -55,7 +55,7 @@ const COLUMNS: [Column; 3] =
 
 /// List all counters, or with --semaphore all semaphores
 ///
-/// Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME
+/// Without an argument, all of them are listed; with NAME, only this one; with PREFIX*, all with this prefix. If NAME
 /// does not exist, the exit status is 1; a prefix that no name has is not an error.
 ///
 /// The columns are: resources in use, peak (the most that were in use at the same time), name. With --json, the output is one
@@ -132,7 +132,7 @@ fn aligned(items: &[Statistic]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
 }
 
-/// The value in JSON: a number only if it is printed as the same text, so that nothing is lost.
+/// Returns the value in JSON: a number only if it is printed as the same text, so that nothing is lost.
 fn value(text: &str) -> Value {
     match text.parse::<u64>() {
         Ok(number) if number.to_string() == text => number.into(),

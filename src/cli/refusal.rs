@@ -1,5 +1,5 @@
-//! Why a request for resources is refused, or waits: what the server says about its names, and the message. For most refusals
-//! the message is the client's; here are those for which the command line has numbers or options to add.
+//! Explains why a request for resources is refused or waits, from the state of its names. Most refusals have the
+//! message of the client; this file adds numbers or options of the command line to the others.
 //!
 //! The refusal itself is only a status, so the numbers in the message come from another request. Other clients may have
 //! acquired or released in between: if the numbers do not explain the refusal, the message says so.
@@ -15,7 +15,7 @@ use signalbox_client::{
 };
 use signalbox_model::noun;
 
-/// What the server says about a name; `Ok(None)`: it does not exist.
+/// The server's answer about a name; `Ok(None)` if it does not exist.
 pub(super) type Answer = Result<Option<State>, Error>;
 
 /// Questions to the server about the names of a request, over one connection, which the first question opens.
@@ -30,13 +30,14 @@ impl<'a> Questions<'a> {
         Self { server, amounts, direct: None }
     }
 
-    /// The limits of the server.
+    /// Returns the limits of the server.
     pub(super) async fn limits(&mut self) -> Result<HelloAnswer, Failure> {
         let direct = self.server.direct().await?;
         Ok(self.direct.insert(direct).server())
     }
 
-    /// The answer for each name, with its holders and its queue only if they are wanted; none if the server does not respond.
+    /// Returns the answer for each name, with its holders and its queue only if `wants_lists`; empty if the server does
+    /// not respond.
     pub(super) async fn answers(&mut self, wants_lists: bool) -> Vec<Answer> {
         let ask = async {
             let direct = match self.direct.take() {
@@ -46,7 +47,7 @@ impl<'a> Questions<'a> {
             let mut answers = Vec::new();
             for amount in &self.amounts.each {
                 let answer = State::read(&direct, self.amounts.kind, amount.name.bytes(), wants_lists).await;
-                // Without a status, the connection is of no more use.
+                // Without a status, the connection has failed.
                 if answer.as_ref().is_err_and(|error| error.status().is_none()) {
                     return None;
                 }
@@ -59,28 +60,28 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// What the server said about a name after it had refused the request.
+/// The state of a name, requested after the server has refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// It exists.
+    /// The name exists.
     Known {
         /// Its state and the request, such as `1 of 4 in use, 4 requested`.
         state: String,
         /// Whether the request fits now.
         fits: bool,
-        /// `None`: it is not in the way.
+        /// `None` if it is not the reason.
         capacity: Option<u32>,
     },
     /// The name does not exist.
     Missing,
     /// The name is not declared, but clients use it with a maximum.
     NotDeclared,
-    /// The server did not say.
+    /// The server did not answer.
     Unknown,
 }
 
 impl Usage {
-    /// Asks a server of any kind, over the connection of a plain operation.
+    /// Asks any server of the protocol, with a plain Get.
     pub(super) async fn by_get(
         server: &Server,
         client: &PlainClient,
@@ -135,14 +136,14 @@ impl Usage {
         }
     }
 
-    /// This many resources are in use, and of how many.
+    /// Returns the usage of a name of which `in_use` resources are in use.
     fn in_use(amount: &Amount, in_use: u32, capacity: Option<u32>) -> Self {
         let (resources, Some(most)) = (amount.resources, capacity) else { return Self::Unknown };
         let fits = u64::from(in_use) + u64::from(resources) <= u64::from(most);
         Self::Known { state: format!("{in_use} of {most} in use, {resources} requested"), fits, capacity }
     }
 
-    /// The state and the request.
+    /// Returns the state and the request as text.
     fn text(&self, Amount { resources, slot, .. }: &Amount) -> String {
         match (self, slot) {
             (Self::Known { state, fits: true, .. }, _) => format!("other requests were first; now {state}"),
@@ -153,13 +154,13 @@ impl Usage {
     }
 }
 
-/// Whether the state of the names matters for the message of this error.
+/// Returns whether the message of this error needs the state of the names.
 pub(super) fn needs_usage(error: &Error) -> bool {
     use Status::{NoSuchSlot, NotFound, ResourceNotAvailable, TimedOut};
     matches!(error.status(), Some(ResourceNotAvailable | TimedOut | NotFound | NoSuchSlot))
 }
 
-/// The failure of a refused request. `usages` has one entry per name, or none.
+/// Returns the failure of a refused request. `usages` has one entry per name, or is empty.
 pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
     let names = amounts.object();
     let (exit, message) = match (error.status(), waiting.wait) {
@@ -211,7 +212,7 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
     Failure::new(exit, message)
 }
 
-/// The state of the only name, or of those that are in the way.
+/// Returns the state of the only name, or of those that are not available.
 fn state(amounts: &Amounts, usages: &[Usage]) -> String {
     if let Some(amount) = amounts.single() {
         return usages.first().unwrap_or(&Usage::Unknown).text(amount);
@@ -226,7 +227,7 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
     }
 }
 
-/// The message for a semaphore whose capacity is less than what was requested.
+/// Returns the message for a semaphore whose capacity is less than what was requested.
 fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
     amounts.each.iter().zip(usages).find_map(|(amount, usage)| {
         let Amount { name, resources, .. } = amount;

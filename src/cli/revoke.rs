@@ -21,8 +21,8 @@ use signalbox_model::{Cancellation, Milliseconds, Operation, SessionId, SessionK
 /// Cancel a waiting request, or all waiting requests of a session
 ///
 /// A canceled request leaves its queue, and its client is told that it was canceled. The session keeps what it holds.
-/// "signalbox status" prints the ids of requests in the column GRANT, which are the ids that their grants would get, and
-/// those of sessions. With --session, the command prints how many requests were canceled. A client that keeps running may
+/// "signalbox status" prints the ids of requests in the column GRANT (their grants would get the same ids), and the ids
+/// of sessions. With --session, the command prints how many requests were canceled. A client that keeps running may
 /// request again; "signalbox pause" makes all requests for a name wait.
 #[derive(Debug, Args)]
 #[command(
@@ -46,7 +46,7 @@ impl Cancel {
             (Some(request), _) => Cancellation::Request(GrantId(request)),
             (None, session) => Cancellation::Session(session.expect("clap requires one of the two")),
         });
-        change::request(common, &common.server.direct().await?, &operation, &[]).await
+        change::request_and_print(common, &common.server.direct().await?, &operation, &[]).await
     }
 }
 
@@ -60,15 +60,16 @@ impl Cancel {
 /// first; elsewhere, it needs --yes. It prints how many grants were revoked. What plain Acquires hold has no grant: revoke the
 /// sessions of their connections.
 ///
-/// With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the address or
-/// network, or with the token or certificate, or did last. "signalbox sessions" shows these as token:NAME and certificate:NAME. The
-/// server continues if --timeout is over before; 100,000 sessions with a data directory take some seconds. Connections are not
-/// closed: what a connection holds without a lease is released when its client disconnects, or by --session with its id. A client
-/// that keeps running may open new sessions. System V processes are not revoked. A session that was restored at the start of the
-/// server and whose client has not come back has no address and no identity.
+/// With --client, the leased sessions are revoked whose client connects, or last connected, from the address or
+/// network, or with the token or certificate, which "signalbox sessions" shows as token:NAME and certificate:NAME. The
+/// command prints how many sessions were revoked. The server continues even if --timeout ends first; 100,000 sessions
+/// with a data directory take some seconds. Connections are not closed: what a connection holds without a lease is
+/// released when its client disconnects, or when its session is revoked by --session. A client that keeps running may
+/// open new sessions. System V processes are not revoked. A session that was restored at the start of the server and
+/// whose client has not come back has no address and no identity.
 ///
-/// With --dry-run, nothing is revoked: the output is the list of the holders, as of "signalbox status --holders", or of the
-/// sessions, as of "signalbox sessions".
+/// With --dry-run, nothing is revoked: the output is the list of the holders, as in "signalbox status --holders", or of
+/// the sessions, as in "signalbox sessions".
 #[derive(Debug, Args)]
 #[command(
     override_usage = "signalbox revoke [OPTIONS] <NAME|--grant <ID>|--session <ID>|--client <CLIENT>>",
@@ -87,7 +88,7 @@ pub(super) struct Revoke {
 
     /// How long the holder keeps its resources [default: 10]
     ///
-    /// In this grace period it can stop; 0 for no time.
+    /// It can stop in this grace period; 0 for no time.
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     grace: Option<Duration>,
 
@@ -95,7 +96,7 @@ pub(super) struct Revoke {
     #[arg(long, conflicts_with_all = ["grant", "session"])]
     dry_run: bool,
 
-    /// With NAME: do not ask
+    /// With NAME: do not ask for confirmation
     #[arg(long, requires = "name")]
     yes: bool,
 }
@@ -139,7 +140,7 @@ impl Revoke {
                 };
                 sessions::print(common, &direct, would_end).await
             }
-            false => change::request(common, &direct, &self.operation(what), &[]).await,
+            false => change::request_and_print(common, &direct, &self.operation(what), &[]).await,
         }
     }
 
@@ -185,7 +186,7 @@ impl Revoke {
             let operation = self.operation(Revocation::Grant(grant));
             match server.answer(direct.change(&operation)).await {
                 Ok(_) => revoked += 1,
-                // It was released since.
+                // It was released meanwhile.
                 Err(error) if error.status() == Some(Status::NotAcquired) => {}
                 Err(error) => return Err(change::refused(server, direct, &operation, error).await),
             }

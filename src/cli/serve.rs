@@ -17,11 +17,12 @@ use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 
 /// Run the server
 ///
-/// Without a configuration file, and with one in TOML that does not say otherwise, the server listens on 127.0.0.1 only:
-/// for counters on port 11215, for semaphores on port 11216, each of which is enough for "signalbox run" and "signalbox acquire"
-/// (semaphore.enable = false in the configuration leaves one out). The file is in TOML, or an unchanged yrmcds.conf. Each key can
-/// also be set in the environment: SIGNALBOX_CONFIG_ and the key in capitals, with two underscores for the dot, such as
-/// SIGNALBOX_CONFIG_COUNTER__PORT. Options override the environment, and the environment overrides the file.
+/// Without a configuration file, and with one in TOML that does not say otherwise, the server listens on 127.0.0.1
+/// only: for counters on port 11215, for semaphores on port 11216, each of which is enough for "signalbox run" and
+/// "signalbox acquire" (semaphore.enable = false in the configuration disables one). The file is in TOML, or an
+/// unchanged yrmcds.conf. Each key can also be set in the environment: SIGNALBOX_CONFIG_ and the key in capitals, with
+/// two underscores for the dot, such as SIGNALBOX_CONFIG_COUNTER__PORT. Options override the environment, and the
+/// environment overrides the file.
 ///
 /// SIGTERM and SIGINT stop the server; it first answers the requests that it has received. SIGHUP reloads the configuration
 /// (log level, limits, timeouts, declared semaphores), logs what changed, and reopens the log file. SIGUSR1 logs the
@@ -91,11 +92,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Check a configuration file
 ///
-/// Prints all mistakes and warnings, and exits with status 78 if there is a mistake, or else with status 0. Also looks at what the
-/// server would use: certificates, keys, tokens, user and group, and the directories of data and logs. What cannot be used is a
-/// mistake; what expires within 30 days, and a file that the user who runs the command cannot read, is a warning, and so is
-/// listening on every address. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as
-/// for "serve". With --json, the output is one object with the keys file and warnings (an array of messages).
+/// Prints all mistakes and warnings, and exits with status 78 if there is a mistake, or else with status 0. Also checks
+/// what the server would use: certificates, keys, tokens, user and group, and the directories of data and logs. If any
+/// of it cannot be used, that is a mistake. Warnings are for what expires within 30 days, files that the user who runs
+/// the command cannot read, and listening on every address. Does not bind any port. The SIGNALBOX_CONFIG_ variables of
+/// the environment override the file, as for "serve". With --json, the output is one object with the keys file and
+/// warnings (an array of messages).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

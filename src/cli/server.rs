@@ -24,10 +24,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The options of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
-    /// Server to connect to; of a cluster, all nodes
+    /// Server to connect to; for a cluster, all nodes
     ///
-    /// The default port is 11215, with --semaphore 11216. For a cluster, give all nodes, with commas between them, or a name that
-    /// has all their addresses: the one that leads is used.
+    /// The default port is 11215, with --semaphore 11216. For a cluster, give all nodes, separated by commas, or a name
+    /// that has all their addresses; the one that leads is used.
     #[arg(
         id = "server",
         long = "server",
@@ -40,7 +40,7 @@ pub(super) struct Server {
     )]
     addresses: Vec<Address>,
 
-    /// Use the counter of this name, even if it is declared
+    /// Use the counter of this name, even if a semaphore of this name is declared
     ///
     /// The maximum of a counter comes with each request.
     #[arg(long, global = true, conflicts_with = "semaphore")]
@@ -52,7 +52,7 @@ pub(super) struct Server {
 
     /// How long to wait for the connection and each response
     ///
-    /// In seconds or with a unit (0.5, 30s, 5m, 1h). With several servers, the connection is waited for until one answers.
+    /// In seconds or with a unit (0.5, 30s, 5m, 1h). With several servers, one of them must answer within this time.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     pub(super) timeout: Duration,
 
@@ -62,24 +62,25 @@ pub(super) struct Server {
     #[command(flatten)]
     pub(super) token: TokenSource,
 
-    /// Of several addresses, the one that has answered last: it is tried first.
+    /// The address that answered last, if there are several; it is tried first.
     #[arg(skip)]
     answered: Arc<Mutex<Option<Address>>>,
 }
 
 impl Server {
-    /// The addresses of one server, or of the nodes of one cluster, with the default port where none was given. There is at least one.
+    /// Returns the addresses of one server, or of the nodes of one cluster, with the default port where none was given.
+    /// There is at least one.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let port = if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT };
         self.addresses.iter().map(|address| address.clone().or_port(port)).collect()
     }
 
-    /// The addresses, separated by commas.
+    /// Returns the addresses, separated by commas.
     pub(super) fn shown(&self) -> String {
         self.addresses().iter().map(Address::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// The address that has answered last, if it is one of several.
+    /// Returns the address that answered last, if it is one of these.
     fn answered(&self) -> Option<Address> {
         let answered = self.lock_answered().clone()?;
         let name = answered.clone().unresolved();
@@ -90,7 +91,7 @@ impl Server {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The builder of a leased client of these addresses; the task is the label in lists of holders.
+    /// Returns the builder of a leased client of these addresses. `task` is for its label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
         let mut addresses = self.addresses().into_iter();
         let first = addresses.next().expect("the option has at least one address");
@@ -101,23 +102,23 @@ impl Server {
         Ok(self.token.load()?.into_iter().fold(builder, Builder::token))
     }
 
-    /// Whether a port was given. Otherwise `--semaphore` selects it.
+    /// Returns whether a port was given. Otherwise `--semaphore` selects it.
     pub(super) fn has_port(&self) -> bool {
         self.addresses.iter().any(|address| address.port().is_some())
     }
 
-    /// The same options with other addresses.
+    /// Returns the same options with other addresses.
     pub(super) fn at(&self, addresses: Vec<Address>) -> Self {
         Self { addresses, ..self.clone() }
     }
 
-    /// The same options for names of a namespace.
+    /// Returns the same options for names of a namespace.
     pub(super) fn about(&self, namespace: Namespace) -> Self {
         let (counter, semaphore) = (namespace == Namespace::Counters, namespace == Namespace::Semaphores);
         Self { counter, semaphore, ..self.clone() }
     }
 
-    /// The only address, or of several the first that answers.
+    /// Returns the address of the leader: the only address, or the first of several that answers.
     pub(super) async fn leader(&self) -> Result<Address, Failure> {
         match self.only().await? {
             Some(only) => Ok(only),
@@ -125,7 +126,7 @@ impl Server {
         }
     }
 
-    /// The only address; `None`: there are several, given or those of a name.
+    /// Returns the only address; `None` if several were given, or the name has several.
     async fn only(&self) -> Result<Option<Address>, Failure> {
         let addresses = self.addresses();
         let [only] = &addresses[..] else { return Ok(None) };
@@ -134,7 +135,7 @@ impl Server {
         Ok((resolved.len() == 1).then(|| only.clone()))
     }
 
-    /// What a name refers to; `None`: a limit, whose kind the server knows.
+    /// Returns the kind of names that the options select; `None` for a limit, whose kind the server knows.
     pub(super) fn kind(&self) -> Option<Namespace> {
         match (self.counter, self.semaphore) {
             (true, _) => Some(Namespace::Counters),
@@ -143,12 +144,12 @@ impl Server {
         }
     }
 
-    /// The namespace of the names in a plain request, which always has one.
+    /// Returns the namespace of names in plain requests, which must have one.
     pub(super) fn namespace(&self) -> Namespace {
         self.kind().unwrap_or(Namespace::Counters)
     }
 
-    /// The kind of a name. Fails if the name does not exist, unless the kind was given.
+    /// Returns the kind of a name. Fails if the name does not exist, unless the kind was given.
     pub(super) async fn resolve(&self, direct: &Direct, name: &Name) -> Result<Namespace, Failure> {
         if let Some(kind) = self.kind() {
             return Ok(kind);
@@ -159,12 +160,13 @@ impl Server {
         }
     }
 
-    /// The failure for a name of the requested kind that does not exist.
+    /// Returns the failure for a name of the requested kind that does not exist.
     pub(super) async fn not_found(&self, name: &Name) -> Failure {
         self.not_found_of(self.kind(), name).await
     }
 
-    /// The failure for a name that does not exist. If it has a kind, asks whether it exists as the other one.
+    /// Returns the failure for a name that does not exist. With a kind, asks the server whether the name exists as the
+    /// other one.
     pub(super) async fn not_found_of(&self, kind: Option<Namespace>, name: &Name) -> Failure {
         let advice = match kind {
             _ if looks_like_pattern(name.bytes()) => {
@@ -182,7 +184,7 @@ impl Server {
         Failure::refused(format!("{} {name} does not exist; {advice}", noun(kind)))
     }
 
-    /// Whether a name exists as this kind; `false` if the server does not say.
+    /// Returns whether a name exists as this kind; `false` if the server does not answer.
     pub(super) async fn exists_as(&self, kind: Namespace, name: &Name) -> bool {
         let Ok(direct) = self.direct().await else { return false };
         self.answer(direct.inspect(kind, name.bytes())).await.is_ok()
@@ -201,8 +203,8 @@ impl Server {
         Ok(self.connect_for("signalbox").await?.0)
     }
 
-    /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster may be
-    /// taking over, so they are tried again until the time is over.
+    /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster
+    /// may be taking over, so they are tried again until the timeout.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let tls = self.tls.load()?;
         if let Some(only) = self.only().await? {
@@ -233,8 +235,8 @@ impl Server {
         }
     }
 
-    /// Connects to the first of several addresses that answers: of a cluster, one node does, while others refuse connections,
-    /// have vanished, or are frozen. The error is that of the last one that has failed.
+    /// Connects to the first of several addresses that answers: in a cluster, one node does, while others refuse
+    /// connections, have vanished, or are frozen. Fails with the error of the address that failed last.
     async fn first_of(&self, deadline: Instant, tls: Option<&Tls>) -> Result<(Address, PlainClient), Error> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let answered = self.answered();
@@ -264,13 +266,13 @@ impl Server {
         Ok((address, answer))
     }
 
-    /// The error of an address that does not answer in time.
+    /// Returns the error of an address that does not answer in time.
     fn late(&self, address: &Address) -> ConnectError {
         ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }
     }
 
-    /// As [`Self::connect`], with the number of the session; `None`: the server has none, so it is another one, such as
-    /// yrmcdsd. The task is the label in lists of holders.
+    /// Like [`Self::connect`], with a task for the label in lists of holders. Also returns the id of the session;
+    /// `None` if the server has no sessions, such as yrmcdsd.
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, Option<u64>), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
@@ -279,8 +281,8 @@ impl Server {
         Ok((client, server.map(|server| server.session)))
     }
 
-    /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were
-    /// requested: yrmcdsd does not say which it serves.
+    /// Fails if the port does not serve the namespace of the request, or if semaphores were requested and the server
+    /// does not say which it serves, like yrmcdsd.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
         let address = self.shown();
         Err(Failure::usage(match (self.namespace(), server) {
@@ -306,7 +308,7 @@ impl Server {
         self.answer_within(self.timeout, call).await
     }
 
-    /// As [`Self::answer`], within this time.
+    /// Like [`Self::answer`], with this time limit.
     pub(super) async fn answer_within<T>(
         &self,
         limit: Duration,
@@ -316,12 +318,12 @@ impl Server {
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late().into()))
     }
 
-    /// The next entry of a series, within the time of a response.
+    /// Returns the next entry of a series. Fails if it does not arrive in the time for a response.
     pub(super) async fn next<T>(&self, series: &mut Series<T>) -> Result<Option<T>, Error> {
         self.answer(async { series.next().await.transpose() }).await
     }
 
-    /// All entries of a series, each within the time of a response.
+    /// Returns all entries of a series. Fails if one does not arrive in the time for a response.
     pub(super) async fn all<T>(
         &self,
         series: impl Future<Output = Result<Series<T>, Error>>,
@@ -351,7 +353,7 @@ async fn open(
     }
 }
 
-/// The namespace that is not this one.
+/// Returns the namespace that is not this one.
 pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,
@@ -359,8 +361,9 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     }
 }
 
-/// The label of this process in lists of holders and waiters. It includes the machine, because a session that was handed
-/// over is not connected and has no address. It excludes the command's arguments, because all clients can read labels.
+/// Returns the label of this process in lists of holders and waiters. It includes the machine, because a session that
+/// was handed over is not connected and has no address. It excludes the command's arguments, because all clients can
+/// read labels.
 pub(super) fn label(task: &str) -> Vec<u8> {
     /// The longest label that the protocol allows.
     const BYTES_MAX: usize = 255;
@@ -370,7 +373,7 @@ pub(super) fn label(task: &str) -> Vec<u8> {
     label
 }
 
-/// Why an administrative request is refused that the server does not permit to this client.
+/// The reason for a refused administrative request, and what to do.
 pub(super) const PERMISSION_DENIED: &str = "permission denied; use a token with the right to administer (--token-file), or, where the server has no rules of [access] for this client, \
      send the request from the server's machine or from an address in its admin_from";
 
@@ -381,16 +384,16 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
     block_on_quietly(future)
 }
 
-/// As [`block_on`], without warnings.
+/// Like [`block_on`], without warnings.
 pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    // The runtime has five descriptors, and panics without some of them.
+    // The runtime opens five descriptors, and panics if it cannot have some of them.
     let spare: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     let runtime = spare
         .map(drop)
         .and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build())
         .map_err(|error| Failure::system("start the async runtime", &error))?;
     let result = runtime.block_on(future);
-    // A file of a certificate or a token may still be read, on a file system that does not answer.
+    // Does not wait for a thread that still reads a certificate or a token, from a file system that does not answer.
     runtime.shutdown_background();
     result
 }

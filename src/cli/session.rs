@@ -1,5 +1,5 @@
-//! `signalbox renew`, `signalbox release` and `signalbox verify`: about the session that `acquire` handed over to a script, and
-//! about its grant.
+//! `signalbox renew`, `signalbox release` and `signalbox verify`: renew or release the session that `acquire` handed
+//! over to a script, and check a grant.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey
 use signalbox_model::from_hex;
 use signalbox_model::views::ttl_left_s;
 
-/// The variables that `acquire` prints. `run` sets the last two for its command, and that of [`EVENTS_FD`].
+/// The variables that `acquire` prints. `run` sets the last two for its command, and [`EVENTS_FD`].
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
@@ -41,19 +41,20 @@ pub(super) struct SessionArguments {
 
     /// Grant that the session must still hold
     ///
-    /// As printed by "signalbox acquire"; with --session, the variable does not count.
+    /// As printed by "signalbox acquire"; with --session, the variable is ignored.
     #[arg(long, value_name = "ID", env = GRANT, value_parser = within(0..=u64::MAX))]
     grant: Option<u64>,
 }
 
 impl SessionArguments {
-    /// The grant to check. The variable has the grant of the session in the variables, not of another one.
+    /// Returns the grant to check. With `--session` alone, the variable is ignored, because its grant belongs to the
+    /// session of the variables.
     fn grant(&self, common: &Common) -> Option<GrantId> {
         let is_of_other = common.has("session") && !common.has("grant");
         self.grant.filter(|_| !is_of_other).map(GrantId)
     }
 
-    /// The session with its key. No message repeats the key, not even a malformed one.
+    /// Returns the session with its key. No message repeats the key, not even a malformed one.
     pub(super) fn credentials(&self, common: &Common) -> Result<Credentials, Failure> {
         let missing = |what: &str| {
             Err(Failure::usage(format!(
@@ -79,10 +80,10 @@ impl SessionArguments {
 
 /// Renew the lease of resources that were acquired with "signalbox acquire"
 ///
-/// Prints the length of the lease in seconds, counted from now; with --json, an object with the key lease. If the session no longer
-/// exists, or no longer holds its grant because that was revoked or its semaphore was removed, the exit status is 1, and others may
-/// hold the resources.
-/// While the grant is being revoked, a warning on standard error says how long is left.
+/// Prints the length of the lease in seconds, counted from now; with --json, an object with the key lease. If the
+/// session no longer exists, or no longer holds its grant because that was revoked or its semaphore was removed, the
+/// exit status is 1, and others may hold the resources. While the grant is being revoked, a warning on standard error
+/// says how long is left.
 ///
 /// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox
 /// acquire" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too.
@@ -122,7 +123,7 @@ pub(super) struct Release {
     #[command(flatten)]
     session: SessionArguments,
 
-    /// The work is done: those that wait with --share end, instead of working one after the other
+    /// The work is done: commands that wait with --share end, instead of working one after the other
     #[arg(long)]
     done: bool,
 }
@@ -137,7 +138,7 @@ pub(super) async fn release(arguments: &Release, common: &Common) -> Result<(), 
 pub(super) struct Credentials {
     session: u64,
     key: SessionKey,
-    /// The server lists no grants of a session, so without this only the session is checked.
+    /// Without it, only the session is checked.
     grant: Option<GrantId>,
 }
 
@@ -155,8 +156,8 @@ impl Credentials {
         Ok(left)
     }
 
-    /// Ends the session and releases everything that it holds; if `is_done`, after the work of its single flight. Fails if the
-    /// grant was gone before: the session is ended all the same.
+    /// Ends the session and releases everything that it holds; `is_done` if the work of its single flight is done.
+    /// Fails if the grant was gone before; the session is ended nevertheless.
     pub(super) async fn close(&self, server: &Server, is_done: bool) -> Result<(), Failure> {
         let Attached { direct, grant, .. } = self.attach(server).await?;
         match self.grant {
@@ -182,7 +183,7 @@ impl Credentials {
         grant.map(drop)
     }
 
-    /// Attaches to the session, which renews its lease. A grant of another session is a mistake of the caller, so it is
+    /// Attaches to the session, which renews its lease. A grant of another session is the user's mistake, so it is
     /// refused before anything changes.
     async fn attach(&self, server: &Server) -> Result<Attached, Failure> {
         let direct = server.direct().await?;
@@ -201,7 +202,7 @@ impl Credentials {
         Ok(Attached { direct, left, grant })
     }
 
-    /// The state of the grant, if one is given; a failure if no session holds it.
+    /// Returns the state of the grant, if one is given. Fails if no session holds it.
     async fn verified(&self, server: &Server, direct: &Direct) -> Result<Option<VerifiedGrant>, Failure> {
         let Some(grant) = self.grant else { return Ok(None) };
         match server.answer(direct.verify(grant)).await {
@@ -229,7 +230,7 @@ impl Credentials {
         }
     }
 
-    /// The warning for a grant that is held, but not for as long as the session wants.
+    /// Returns the warning for a grant that is retiring.
     fn retiring(&self, grace_left: GraceLeft) -> String {
         let grant = self.shown_grant();
         match grace_left {

@@ -1,7 +1,7 @@
 //! `signalbox sessions`: lists all sessions of a server.
 //!
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
-//! purpose, so that a slow reader of the output slows the server down.
+//! purpose: if the output is read slowly, the server must send slowly.
 
 use bytes::Bytes;
 use clap::Args;
@@ -27,14 +27,15 @@ const COLUMNS: [Column; 10] = [
 
 /// List all sessions of a server
 ///
-/// First come leased sessions, then the sessions of connections, then processes of System V semaphores. This command's own
-/// connection is among them. The columns are: kind (leased, connection, process), session id, address of the client that is
-/// connected or was last, whether it is connected (yes, no), age in seconds, grants, waiting requests, seconds until it ends
-/// unless it is renewed, label, identity of the client (token:NAME or certificate:NAME, with which "signalbox revoke --client"
-/// revokes all of its sessions). Values are missing: a session that was restored at the start of the server has no age, and
-/// no address and no identity until its client connects again; a session that ends with its connection has no time; a client
-/// that has shown no token and no certificate with a rule of its own has no identity. Grants do not include what plain Acquires
-/// hold; of a process, they are the sets with adjustments (SEM_UNDO).
+/// First come leased sessions, then the sessions of connections, then processes of System V semaphores. This command's
+/// own connection is among them. The columns are: kind (leased, connection, process), session id, address of the client
+/// that is or was last connected, whether it is connected (yes, no), age in seconds, grants, waiting requests, seconds
+/// until it ends unless it is renewed, label, identity of the client (token:NAME or certificate:NAME, with which
+/// "signalbox revoke --client" revokes all of its sessions). Some values may be missing: a session that was restored at
+/// the start of the server has no age, and no address and no identity until its client connects again; a session that
+/// ends with its connection has no ttl left; a client that has shown no token and no certificate with a rule of its own
+/// has no identity. Grants do not include what plain Acquires hold; for a process, they are the sets with adjustments
+/// (SEM_UNDO).
 ///
 /// With --json, the output is one object per line with the keys kind, session, address, connected, age, grants, waiting,
 /// ttl_left (in seconds), identity and label.
@@ -50,7 +51,7 @@ pub(super) async fn run(_: &Arguments, common: &Common) -> Result<(), Failure> {
     print(common, &common.server.direct().await?, |_| true).await
 }
 
-/// Prints those of the sessions that are selected.
+/// Prints the selected sessions.
 pub(super) async fn print(
     common: &Common,
     direct: &Direct,

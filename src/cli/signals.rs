@@ -1,8 +1,8 @@
 //! Signals that this process receives.
 //!
-//! A signal that was ignored when this process started stays ignored, and the command of `run` inherits that: `nohup` and
-//! background jobs of shells rely on it. While this process is in the foreground of a terminal, the terminal sends the
-//! signals of the keyboard (SIGINT, SIGQUIT) to the whole process group, so the command has them already.
+//! A signal that was ignored when this process started stays ignored, and the command of `run` inherits that: `nohup`
+//! and background jobs of shells rely on it. While this process is in the foreground of a terminal, the terminal sends
+//! the signals of the keyboard (SIGINT, SIGQUIT) to the whole process group, so the command gets them directly.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -17,8 +17,9 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::exit::Failure;
 
-/// The signals that end the wait for resources, or that are about the command. Those of the second and the third line are seldom
-/// sent, such as SIGALRM by an `alarm` before this program was executed; they too would end this process and leave its command.
+/// The signals that end the wait for resources, or that concern the command. Those from SIGALRM on are rare, for
+/// example of an `alarm` that was set before this program was executed, but they too would end this process and leave
+/// its command running.
 const HANDLED: [Signal; 14] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -64,7 +65,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next signal. Cancel safe.
+    /// Returns the next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, arrivals) in &mut self.0 {
@@ -78,37 +79,38 @@ impl Signals {
     }
 }
 
-/// Lets these signals arrive, although the program that started this one may have blocked them.
+/// Lets these signals arrive, even if the program that started this one has blocked them.
 pub(super) fn unblock(signals: &[Signal]) -> io::Result<()> {
     Ok(signals.iter().copied().collect::<SigSet>().thread_unblock()?)
 }
 
-/// Whether the terminal has sent this signal to the whole process group.
+/// Returns whether the terminal has sent this signal to the whole process group, as it does while this is in the
+/// foreground.
 pub(super) fn is_from_keyboard(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground()
 }
 
-/// Lets a signal end this process even if it is the first of a container, to which the kernel sends none that it does not
-/// handle.
+/// Lets a signal end this process even if it is the first process of a container, to which the kernel sends no signals
+/// without a handler.
 pub(super) fn end_first_process() {
     if std::process::id() != 1 {
         return;
     }
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         let always = Arc::new(AtomicBool::new(true));
-        // Without the handler, the program does its work all the same.
+        // Without the handler, the program works nevertheless.
         let _ = signal_hook::flag::register_conditional_shutdown(signal as i32, 128 + signal as i32, always);
     }
 }
 
-/// Whether the terminal sends its signals to the process group of this process.
+/// Returns whether the terminal sends its signals to the process group of this process.
 fn in_foreground() -> bool {
     let foreground = File::open("/dev/tty").and_then(|terminal| Ok(tcgetpgrp(terminal)?));
     foreground.is_ok_and(|group| group == getpgrp())
 }
 
-/// The ignored signals as a bit mask, from `/proc`: sigaction(2) would need unsafe code. Without `/proc`, none is assumed
-/// to be ignored.
+/// Returns the ignored signals as a bit mask, from `/proc`: sigaction(2) would need unsafe code. Without `/proc`, none
+/// is assumed to be ignored.
 fn ignored() -> u64 {
     fs::read_to_string("/proc/self/status")
         .ok()

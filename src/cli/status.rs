@@ -18,16 +18,18 @@ use signalbox_model::views::{Declaration, Named, Usage, ttl_left_s};
 
 /// Show the usage of a limit, its holders and its queue
 ///
-/// The command finds out whether NAME is a counter or a semaphore, and shows both if both exist (a counter beside a declared
-/// semaphore only if it is in use). It prints the kind, the name, the resources in use, the capacity (a counter has none: each
-/// request brings its maximum), how many resources are available, the peak and the number of waiting requests; of a declared
-/// semaphore also its flags, generation and label, as in "signalbox list". The holders and the waiting requests follow.
+/// The command finds out whether NAME is a counter or a semaphore, and shows both if both exist (a counter with the
+/// name of a declared semaphore only if it is in use). It prints the kind, the name, the resources in use, the capacity
+/// (a counter has none: each request brings its maximum), how many resources are available, the peak and the number of
+/// waiting requests; for a declared semaphore also its flags, generation and label, as in "signalbox list". The holders
+/// and the waiting requests follow.
 ///
-/// With --holders or --waiters, only that list is printed. The columns are: of holders grant, session, resources, slots (such
-/// as 0-3,7), since (UTC), ttl left (seconds until the lease ends unless it is renewed), address, label, flags; of waiting
-/// requests position in the queue (from 1), grant (the id that it will have), session, resources, since, address, label, flags.
-/// The flags are those of the semaphore (paused, out=0-3+7, ...): while it is paused, or slots are out, requests wait although
-/// none of its resources are in use. Plain Acquires have no grant and no time, a disconnected session has no address.
+/// With --holders or --waiters, only that list is printed. The columns of holders are grant, session, resources, slots
+/// (such as 0-3,7), since (UTC), ttl left (seconds until the lease ends unless it is renewed), address, label and
+/// flags; those of waiting requests are position in the queue (from 1), grant (the id that the grant will have),
+/// session, resources, since, address, label and flags. The flags are those of the semaphore (paused, out=0-3+7, ...):
+/// while it is paused, or slots are out, requests wait although none of its resources are in use. Plain Acquires have
+/// no grant and no since, and a disconnected session has no address.
 ///
 /// With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting,
 /// declared (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue:
@@ -59,7 +61,7 @@ pub(super) struct Arguments {
     #[arg(required_unless_present_any = ["session", "client"], value_parser = Name::parser())]
     name: Option<Name>,
 
-    /// Show what this session holds and waits for, of all names
+    /// Show what this session holds and waits for, for all names
     #[arg(long, value_name = "ID", conflicts_with_all = ["name", "client"], value_parser = session_id)]
     session: Option<SessionId>,
 
@@ -98,12 +100,12 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     for namespace in Namespace::one_or_all(server.kind()) {
         match server.answer(State::read(&direct, Some(namespace), name.bytes(), true)).await {
             Ok(state) => states.extend(state),
-            // A token may be for names of one kind.
+            // A token may permit names of one kind only.
             Err(error) if error.status() == Some(Status::NotPermitted) => is_refused = true,
             Err(error) => return Err(error.into()),
         }
     }
-    // An idle counter of a declared name is left over from the time before its declaration.
+    // An idle counter with the name of a declared semaphore is left over from before the declaration.
     if server.kind().is_none() && states.iter().any(|state| state.declared.is_some()) {
         states.retain(|state| {
             let Inspected { namespace, in_use, waiting, .. } = state.inspected;
@@ -161,7 +163,7 @@ impl State {
         Ok(())
     }
 
-    /// The state of a name in JSON.
+    /// Returns the state of a name in JSON.
     fn object(&self, name: &Name, left: &[Option<f64>]) -> Value {
         let holders = self.holders.iter().zip(left).map(|(holder, left)| object_of(holder, *left));
         let mut object = json!(Usage::of(name.bytes(), self.inspected));
@@ -172,7 +174,7 @@ impl State {
     }
 }
 
-/// The columns of what sessions hold and wait for, of all names.
+/// The columns of what sessions hold and wait for, for all names.
 const COLUMNS: [Column; 11] = [
     Column::word("KIND", 9),
     Column::text("NAME"),
@@ -187,7 +189,7 @@ const COLUMNS: [Column; 11] = [
     Column::text("LABEL").omitted(5),
 ];
 
-/// Prints what sessions hold and wait for, of all names.
+/// Prints what sessions hold and wait for, for all names.
 async fn print_held(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let direct = server.direct().await?;
@@ -212,7 +214,7 @@ async fn print_held(arguments: &Arguments, common: &Common) -> Result<(), Failur
                         let advice = "\"signalbox sessions\" lists sessions";
                         return Err(Failure::refused(format!("{what} {session}; {advice}")));
                     }
-                    // They have ended since.
+                    // The sessions have ended meanwhile.
                     None => break,
                 },
                 held => held?,

@@ -1,21 +1,21 @@
 //! Lists of objects: a table that fits the terminal, columns separated by tabs, or one JSON object per line.
 //!
-//! The JSON object is the one definition of a row: a column shows what it has under the key that the title spells. Only texts that
-//! are not in the object are given beside it.
+//! The JSON object is the one definition of a row: a column shows the value under the key that its title spells, such
+//! as `in_use` for IN USE. Only texts that the object does not have are given separately.
 //!
-//! The first rows of a table are kept back until the widths of its columns are known, at most [`ROWS_KEPT`] of them, so
-//! memory does not grow with the length of a list. A table that is wider than the terminal first gives up space between
-//! its columns, then cuts long texts, then omits columns. The other two forms always have everything.
+//! The first rows of a table, at most [`ROWS_KEPT`], are kept back until the widths of its columns are known, so memory
+//! does not grow with the length of a list. A table that is wider than the terminal first gives up space between its
+//! columns, then cuts long texts, then omits columns. The other two forms always have everything.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::output::{self, Form, NOTHING, cut, harmless, or_nothing, slot_ranges, width_of};
+use super::output::{self, Form, NOTHING, cut, or_nothing, sanitized, slot_ranges, width_of};
 use signalbox_model::{UnixSeconds, from_hex};
 
-/// Rows that decide the widths of the columns. Longer texts of later rows are cut.
+/// The number of rows that decide the widths of the columns. Longer texts of later rows are cut.
 const ROWS_KEPT: usize = 200;
 
 /// A text is not cut below this many characters.
@@ -31,7 +31,7 @@ const FLAGS: [&str; 6] = ["slots", "removing", "configured", "paused", "durable"
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// `None`: the title spells it.
+    /// `None` if the title spells it.
     key: Option<&'static str>,
     pub(super) kind: Kind,
     format: Format,
@@ -57,7 +57,7 @@ enum Format {
     Plain,
     /// Seconds since the Unix epoch as a date and time of day.
     Utc,
-    /// Whole seconds; a part of one does not count.
+    /// Whole seconds, rounded down.
     Seconds,
     /// Seconds with milliseconds.
     Milliseconds,
@@ -85,7 +85,7 @@ impl Column {
         Self { format: Format::Utc, ..Self::word(title, 20) }
     }
 
-    /// A number of seconds, without a part of one.
+    /// A number of seconds, rounded down.
     pub(super) const fn seconds(title: &'static str, width: usize) -> Self {
         Self { format: Format::Seconds, ..Self::number(title, width) }
     }
@@ -95,7 +95,7 @@ impl Column {
         Self { format: Format::Milliseconds, ..Self::number(title, width) }
     }
 
-    /// The key of the objects that the column shows, where the title does not spell it.
+    /// Sets the key that the column shows, if the title does not spell it.
     pub(super) const fn under(self, key: &'static str) -> Self {
         Self { key: Some(key), ..self }
     }
@@ -104,14 +104,14 @@ impl Column {
         self.key.map_or_else(|| self.title.to_lowercase().replace(' ', "_"), str::to_owned)
     }
 
-    /// The column may be omitted, before those of lower ranks.
+    /// Lets the column be omitted, before those of lower ranks.
     pub(super) const fn omitted(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 }
 
-/// What an object has under a key, as text for people. Of bytes that are not UTF-8, it has the hexadecimal digits under another
-/// key.
+/// Returns the value under a key, as text for people. For bytes that are not UTF-8, the object has hexadecimal digits
+/// under another key.
 fn cell(object: &Value, key: &str, format: Format) -> String {
     match (format, &object[key]) {
         _ if key == "flags" => flags(object),
@@ -123,7 +123,7 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
         (Format::Utc, Value::Number(time)) => UnixSeconds(time.as_u64().unwrap_or_default()).to_string(),
         (Format::Seconds, Value::Number(time)) => time.as_f64().unwrap_or_default().floor().to_string(),
         (Format::Milliseconds, Value::Number(time)) => format!("{:.3}", time.as_f64().unwrap_or_default()),
-        // JSON has a decimal point in whole numbers, too.
+        // JSON would show a decimal point even in a whole number.
         (Format::Plain, Value::Number(number)) => number
             .as_f64()
             .filter(|_| number.is_f64())
@@ -141,16 +141,16 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
     }
 }
 
-/// The flags of an object, separated by commas.
+/// Returns the flags of an object, separated by commas.
 pub(super) fn flags(object: &Value) -> String {
     let words = FLAGS.into_iter().filter(|flag| object[*flag] == true).map(str::to_owned);
     let out = cell(object, "slots_out", Format::Plain);
-    // The commas are between the flags.
+    // Commas separate the flags.
     let out = (out != NOTHING).then(|| format!("out={}", out.replace(',', "+")));
     or_nothing(words.chain(out).collect::<Vec<_>>().join(",").as_bytes())
 }
 
-/// The text of each column: the given one, or what the object has.
+/// Returns the text of each column: the given one, or the value of the object.
 fn texts(columns: &[Column], object: &impl Serialize, given: &[(&str, &str)]) -> Vec<String> {
     let object = json!(object);
     let text = |column: &Column| match given.iter().find(|(title, _)| *title == column.title) {
@@ -160,7 +160,8 @@ fn texts(columns: &[Column], object: &impl Serialize, given: &[(&str, &str)]) ->
     columns.iter().map(text).collect()
 }
 
-/// Writes what an object has under these keys, one to a line. Texts that it does not have are given with their keys.
+/// Writes the values of an object under these keys, one per line. `given` has texts that the object does not have, with
+/// their keys.
 pub(super) fn figures(
     out: &mut impl Write,
     width: usize,
@@ -170,7 +171,7 @@ pub(super) fn figures(
 ) -> io::Result<()> {
     let object = json!(object);
     keys.iter().try_for_each(|key| {
-        let text = given.iter().find(|(given, _)| given == key).map(|(_, text)| harmless(text));
+        let text = given.iter().find(|(given, _)| given == key).map(|(_, text)| sanitized(text));
         writeln!(out, "{key:<width$}  {}", text.unwrap_or_else(|| cell(&object, key, Format::Plain)))
     })
 }
@@ -200,7 +201,7 @@ impl<W: Write> Rows<W> {
         self.push_with(object, &[])
     }
 
-    /// Writes a row whose object does not have the texts of all columns: the others are given with their titles.
+    /// Writes a row. `given` has texts that the object does not have, with the titles of their columns.
     pub(super) fn push_with(&mut self, object: &impl Serialize, given: &[(&str, &str)]) -> io::Result<()> {
         let texts = || texts(self.columns, object, given);
         match (self.form, &mut self.layout) {
@@ -221,7 +222,7 @@ impl<W: Write> Rows<W> {
         }
     }
 
-    /// Writes the header, and the rows that were kept back under it.
+    /// Writes the header, and the rows that were kept back.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let Layout::Open(kept) = &self.layout else { return Ok(()) };
         let titles: Vec<_> = self.columns.iter().map(|column| column.title.to_owned()).collect();
@@ -247,7 +248,7 @@ impl<W: Write> Rows<W> {
     }
 }
 
-/// The widths with which the rows fit the terminal; `None` for a column that is omitted.
+/// Returns the widths with which the rows fit the terminal; `None` for a column that is omitted.
 fn widths(columns: &[Column], rows: &[Vec<String>], terminal: usize) -> Vec<Option<usize>> {
     let mut needed: Vec<_> = columns.iter().map(|column| Some(length(column.title))).collect();
     for row in rows {
@@ -280,7 +281,7 @@ fn widths(columns: &[Column], rows: &[Vec<String>], terminal: usize) -> Vec<Opti
     }
 }
 
-/// Gives the rest of the line to a text in the last column, for longer ones in rows to come.
+/// Gives the rest of the line to a text in the last column, for longer texts in later rows.
 fn with_rest(columns: &[Column], mut widths: Vec<Option<usize>>, terminal: usize) -> Vec<Option<usize>> {
     let rest = terminal - total(&widths);
     if let (Some(Column { kind: Kind::Text, .. }), Some(Some(last))) = (columns.last(), widths.last_mut()) {
@@ -289,7 +290,7 @@ fn with_rest(columns: &[Column], mut widths: Vec<Option<usize>>, terminal: usize
     widths
 }
 
-/// The width of a row.
+/// Returns the width of a row.
 fn total(widths: &[Option<usize>]) -> usize {
     let shown = widths.iter().flatten();
     shown.clone().sum::<usize>() + GAP * shown.count().saturating_sub(1)
@@ -315,7 +316,7 @@ fn line(columns: &[Column], widths: &[Option<usize>], cells: &[String]) -> Strin
 }
 
 fn pad(text: &str, width: usize) -> String {
-    // The last column may be as wide as the largest number, if the output is not a terminal of a known width.
+    // The width of the last column may be close to `usize::MAX`, if the output is not a terminal of a known width.
     let missing = width.min(1000).saturating_sub(length(text));
     format!("{text}{}", " ".repeat(missing))
 }

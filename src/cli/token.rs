@@ -14,9 +14,9 @@ use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, 
 
 /// Create, rotate, revoke and list the tokens of clients
 ///
-/// A token is a random secret that proves what its client may do. These commands change the file that access.tokens names
-/// in the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes.
-/// A symbolic link is followed, and stays.
+/// A token is a random secret that proves what its client may do. These commands change the file that access.tokens
+/// names in the configuration of the server; the server reads it at its start and on SIGHUP. The file contains no
+/// secrets, only hashes. A symbolic link is followed, and stays.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,8 +37,9 @@ enum Action {
     Revoke(Revoke),
     /// List the tokens
     ///
-    /// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at (both in seconds of
-    /// Unix time; null: never) and is_expired. When clients have used them last is known to the server: its status page shows it.
+    /// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at
+    /// (both in seconds of Unix time; null: never) and is_expired. The server's status page shows when clients last
+    /// used them.
     #[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
     List(Source),
 }
@@ -62,12 +63,12 @@ struct Create {
     /// Name of the token in logs, of 1 to 64 letters, digits, dots, hyphens and underscores
     name: String,
 
-    /// What the token permits: read, acquire and administer, with commas between them, or all
+    /// What the token permits: read, acquire and administer, separated by commas, or all
     #[arg(long, value_name = "RIGHTS")]
     rights: String,
 
-    /// Where: limit (declared or not), counter, semaphore or sysv, or names that begin with a prefix, as limit:PREFIX; may be repeated
-    /// [default: everywhere]
+    /// Where it permits that: limit (declared or not), counter, semaphore or sysv, or names that begin with a prefix,
+    /// such as limit:PREFIX; may be repeated [default: everywhere]
     #[arg(long = "area", value_name = "AREA")]
     areas: Vec<String>,
 
@@ -81,20 +82,20 @@ struct Create {
 /// How long a secret is accepted.
 #[derive(Debug, Args)]
 struct Life {
-    /// After which time the token is refused, in seconds or with a unit (30s, 5m, 24h), or never
+    /// Time after which the token is refused, in seconds or with a unit (30s, 5m, 24h), or never
     #[arg(long, value_name = "TIME", value_parser = expiry, default_value = "8760h")]
     expires_in: Expiry,
 }
 
-/// `None`: never.
+/// `None` for never.
 #[derive(Clone, Copy, Debug)]
 struct Expiry(Option<Duration>);
 
-/// Make another secret for a token, and print it once
+/// Create a new secret for a token, and print it once
 ///
-/// The token has the same name and rights. Its secret before is accepted for a while, so that its clients can change from one to
-/// the other; the server's status page, /api/v1/tokens and the metric signalbox_token_last_use_timestamp_seconds show when each was
-/// used last. The server accepts the new one after SIGHUP.
+/// The token has the same name and rights. Its previous secret is accepted for a while, so that its clients can change
+/// to the new one; the server's status page, /api/v1/tokens and the metric signalbox_token_last_use_timestamp_seconds
+/// show when each was last used. The server accepts the new one after SIGHUP.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  signalbox token rotate web > web.token.new && systemctl reload signalbox\n  \
@@ -104,7 +105,7 @@ struct Rotate {
     /// Name of the token
     name: String,
 
-    /// For which time the secret before is still accepted, in seconds or with a unit (30s, 5m, 24h)
+    /// How long the previous secret is still accepted, in seconds or with a unit (30s, 5m, 24h)
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "168h")]
     overlap: Duration,
 
@@ -176,7 +177,7 @@ fn rotate(arguments: &Rotate) -> Result<(), Failure> {
     })
 }
 
-/// Prints a token before the file is changed: it is kept nowhere else.
+/// Prints a token. The file is changed only afterwards, because the token is kept nowhere else.
 fn print(token: &Token) -> Result<(), Failure> {
     check_output()?;
     writeln!(std::io::stdout(), "{}", token.reveal())
@@ -185,7 +186,7 @@ fn print(token: &Token) -> Result<(), Failure> {
 
 fn random() -> Result<Token, Failure> {
     Token::random(getrandom::fill).map_err(|error| {
-        Failure::refused(format!("the system has no random numbers: {error}; check /dev/urandom"))
+        Failure::refused(format!("cannot get random numbers from the system: {error}; check /dev/urandom"))
     })
 }
 
@@ -202,7 +203,7 @@ impl Life {
     }
 }
 
-/// A part of a second counts as one, so that a secret is valid for the whole time.
+/// Returns the time this long after now, rounded up to a second, so that a secret is valid for the whole time.
 fn after(now_s: u64, time: Duration) -> u64 {
     now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

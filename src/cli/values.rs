@@ -40,12 +40,12 @@ impl Display for Name {
     }
 }
 
-/// The names in quotes, separated by commas.
+/// Returns the names in quotes, separated by commas.
 pub(super) fn quoted<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(Name::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The arguments of a command that lists all names without a pattern: a name, or a prefix followed by `*`.
+/// The arguments of a command that lists one name, the names with a prefix (`PREFIX*`), or without a pattern all names.
 #[derive(Debug, Args)]
 pub(super) struct PatternArguments {
     /// List only this name, or the names with this prefix
@@ -58,7 +58,7 @@ pub(super) struct PatternArguments {
 }
 
 impl PatternArguments {
-    /// The only name that is listed, if it is one name.
+    /// Returns the name, if only one is listed.
     pub(super) fn name(&self) -> Option<&Name> {
         self.pattern.as_ref().filter(|pattern| matches!(scope(pattern, self.exact), Scope::Name(_)))
     }
@@ -68,7 +68,7 @@ impl PatternArguments {
     }
 }
 
-/// The names that a pattern stands for.
+/// Returns the names that a pattern selects.
 pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<&[u8]> {
     match pattern.bytes().strip_suffix(b"*").filter(|_| !is_exact) {
         Some(prefix) => Scope::Prefix(prefix),
@@ -76,7 +76,7 @@ pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<&[u8]> {
     }
 }
 
-/// Whether `dump`, `list` and `watch` would take the name as a prefix.
+/// Returns whether `dump`, `list` and `watch` would take the name as a prefix.
 pub(super) fn looks_like_pattern(name: &[u8]) -> bool {
     name.ends_with(b"*")
 }
@@ -86,13 +86,13 @@ pub(super) fn looks_like_pattern(name: &[u8]) -> bool {
 pub(super) struct WholeNames {
     /// Take names as they are
     ///
-    /// Also those that end in *, or look as if an amount followed the name.
+    /// Even those that end in *, or look as if an amount followed the name.
     #[arg(long)]
     pub(super) exact: bool,
 }
 
 impl WholeNames {
-    /// Refuses a name that looks like a pattern: it would be a name of its own, which no other client uses.
+    /// Refuses a name that looks like a pattern: it would be a separate name, which no other client uses.
     pub(super) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Failure> {
         let pattern = names.into_iter().find(|name| !self.exact && looks_like_pattern(name.bytes()));
         pattern.map_or(Ok(()), |name| {
@@ -103,7 +103,7 @@ impl WholeNames {
     }
 }
 
-/// A parser for whole numbers of this range.
+/// Returns a parser for whole numbers of this range.
 pub(super) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Clone,
@@ -115,18 +115,18 @@ where
     }
 }
 
-/// The id of a session.
+/// Parses the id of a session.
 pub(super) fn session_id(text: &str) -> Result<SessionId, String> {
     let number = within(1..=u64::MAX)(text)?;
     Ok(SessionId::from_number(number).expect("the number is not 0"))
 }
 
-/// A time above zero: a number of seconds, or a number followed by a unit.
+/// Parses a time above zero: a number of seconds, or a number followed by a unit.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     time_or(text, "")
 }
 
-/// As [`time`]; a mistake names the other words that are allowed.
+/// Like [`time`], but the error also names `others`, other values that are allowed.
 fn time_or(text: &str, others: &str) -> Result<Duration, String> {
     span(text).ok_or_else(|| {
         format!(
@@ -141,10 +141,10 @@ pub(super) fn time_or_none(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { time_or(text, "0, ") }
 }
 
-/// The longest time to wait; `None`: as long as the server allows.
+/// The longest time to wait; `None` for as long as the server allows.
 pub(super) type WaitLimit = Option<Duration>;
 
-/// The value of `--wait`: [`time`], or `max` for as long as the server allows.
+/// Parses the value of `--wait`: [`time`], or `max` for as long as the server allows.
 pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
     match text {
         "max" => Ok(None),
@@ -162,20 +162,22 @@ pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, String> {
     }
 }
 
-/// A limit for messages.
+/// Returns a limit as text, for messages.
 pub(super) fn shown(limit: WaitLimit) -> String {
     limit.map_or("the longest wait that the server allows".to_owned(), |limit| {
         format!("{} s", limit.as_secs_f64())
     })
 }
 
-/// Refuses a `--wait` that is longer than the server allows, as the request would wait for less than was asked for.
+/// Refuses a `--wait` that is longer than the server allows, because the request would wait for less time than
+/// requested.
 pub(super) fn check_wait(wait: WaitLimit, server: HelloAnswer) -> Result<(), Failure> {
     let wait = wait.unwrap_or_default();
     at_most("wait", wait, server.wait_max, "session.max_wait); use a shorter time, or --wait max")
 }
 
-/// Refuses a `--lease` that is longer than the server allows, as the resources would be held for less than was asked for.
+/// Refuses a `--lease` that is longer than the server allows, because the resources would be held for less time than
+/// requested.
 pub(super) fn check_lease(lease: Duration, server: HelloAnswer) -> Result<(), Failure> {
     let advice = "session.max_ttl); use a shorter time, and renew the lease in time";
     at_most("lease", lease, server.ttl_max, advice)
@@ -192,7 +194,7 @@ fn at_most(option: &str, given: Duration, max: Milliseconds, advice: &str) -> Re
     )))
 }
 
-/// A time before now ([`time`]), or one in UTC.
+/// Parses a time before now ([`time`]), or one in UTC.
 pub(super) fn moment(text: &str) -> Result<UnixMilliseconds, &'static str> {
     let before = |ago: Duration| UnixMilliseconds(now().0.saturating_sub(ago.as_millis() as u64));
     time(text).map(before).or_else(|_| text.parse()).map_err(
@@ -200,13 +202,13 @@ pub(super) fn moment(text: &str) -> Result<UnixMilliseconds, &'static str> {
     )
 }
 
-/// The present time.
+/// Returns the present time.
 pub(super) fn now() -> UnixMilliseconds {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     UnixMilliseconds(since.map_or(0, |since| since.as_millis() as u64))
 }
 
-/// The present time in seconds of Unix time; 0 if the clock is set to a time before 1970.
+/// Returns the present time in seconds of Unix time; 0 if the clock is set to a time before 1970.
 pub(super) fn unix_now_s() -> u64 {
     UnixSeconds::from(now()).0
 }

@@ -28,7 +28,7 @@ pub(super) struct Wanted {
 
     /// Maximum of each limit that is not declared
     ///
-    /// It is that of this request. A limit that is declared with a larger capacity is refused.
+    /// It applies to this request only. A limit that is declared with a larger capacity is refused.
     #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX))]
     max: Option<u32>,
 
@@ -38,7 +38,7 @@ pub(super) struct Wanted {
 
     /// Numbered slot to acquire of the only NAME
     ///
-    /// The limit is declared with --slots. No other slot is taken.
+    /// The limit must be declared with --slots. No other slot is acquired.
     #[arg(long, value_name = "N", conflicts_with_all = ["max", "resources"], value_parser = within(0..=u16::MAX))]
     slot: Option<u16>,
 }
@@ -52,17 +52,17 @@ pub(super) struct Waiting {
     #[arg(long, value_name = "TIME|max", value_parser = wait_limit)]
     pub(super) wait: Option<WaitLimit>,
 
-    /// Do not wait if N or more requests wait already
+    /// Do not wait if N or more requests already wait
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
     pub(super) queue_max: Option<u32>,
 
-    /// Single flight: one works, and those that wait end when it has succeeded
+    /// Single flight: one command works, and those that wait end when it has succeeded
     ///
     /// The maximum is 1: of many commands with this option, one is granted the only resource of NAME.
     #[arg(long)]
     pub(super) share: bool,
 
-    /// With --share, the exit status when another has done the work [default: 0]
+    /// With --share, the exit status when another command has done the work [default: 0]
     #[arg(long, value_name = "N", requires = "share", value_parser = within(0..=u8::MAX))]
     pub(super) done_status: Option<u8>,
 }
@@ -72,22 +72,23 @@ pub(super) struct Waiting {
 pub(super) struct Amount {
     pub(super) name: Name,
     pub(super) resources: u32,
-    /// The maximum or capacity; `None`: the name is declared.
+    /// The maximum or capacity; `None` if the name is declared.
     pub(super) max: Option<u32>,
-    /// The slot of a declared semaphore; `None`: any.
+    /// The slot of a declared semaphore; `None` for any.
     pub(super) slot: Option<u16>,
 }
 
 /// Resources of one or more names of one kind, which are acquired together or not at all.
 #[derive(Clone, Debug)]
 pub(super) struct Amounts {
-    /// `None`: limits, whose kinds the server knows.
+    /// `None` for limits, whose kinds the server knows.
     pub(super) kind: Option<Namespace>,
     pub(super) each: Vec<Amount>,
 }
 
 impl Waiting {
-    /// The amounts that are requested: of a single flight, one resource of one name with a maximum of 1.
+    /// Returns the amounts to request: for a single flight, one resource of one name with a maximum of 1. Fails if the
+    /// amounts do not fit the options.
     pub(super) fn checked(&self, mut amounts: Amounts) -> Result<Amounts, Failure> {
         match &mut amounts.each[..] {
             _ if !self.share => {}
@@ -108,14 +109,14 @@ impl Waiting {
         Ok(amounts)
     }
 
-    /// How this process ends if another command has done the work.
+    /// Returns how this process ends if another command has done the work.
     pub(super) fn done(&self) -> Failure {
         Failure::silent(End::Status(self.done_status.unwrap_or_default()))
     }
 }
 
 impl Wanted {
-    /// The request, or the usage error in it.
+    /// Returns the request. Fails if the arguments contradict each other.
     pub(super) fn amounts(&self, kind: Option<Namespace>) -> Result<Amounts, Failure> {
         let names = self.names.iter().chain(&self.named);
         let each = names.map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
@@ -164,8 +165,8 @@ impl Wanted {
 /// The amount after a name: resources and a maximum.
 type Own = (u32, Option<u32>);
 
-/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. A name that still looks as if an amount followed it is refused: it would be a
-/// limit of its own beside the one that was meant.
+/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. A name that still looks as if an amount followed it is refused,
+/// because it would be a different limit from the one that was meant.
 fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
     let (rest, max) = number_after(argument.bytes(), b':');
     let (name, resources) = number_after(rest, b'=');
@@ -190,7 +191,7 @@ fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
     Ok((name, Some(own)))
 }
 
-/// The bytes before the last `separator`, and those after it if they are digits; else all bytes.
+/// Returns the bytes before the last `separator`, and those after it if they are digits; else all bytes.
 fn number_after(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, digits) = bytes.split_at(bytes.len() - digits);
@@ -200,7 +201,7 @@ fn number_after(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Whether a name has, or seems to have, an amount, so that it is probably a mistake where none is allowed.
+/// Returns whether a name has, or seems to have, an amount, which is probably a mistake where none is allowed.
 pub(super) fn has_amount(name: &Name) -> bool {
     !matches!(split(name), Ok((_, None)))
 }
@@ -237,7 +238,7 @@ impl Amounts {
         self.each.iter().map(claim).collect()
     }
 
-    /// The only one, if there is only one.
+    /// Returns the amount, if there is only one.
     pub(super) fn single(&self) -> Option<&Amount> {
         match &self.each[..] {
             [amount] => Some(amount),
@@ -245,12 +246,12 @@ impl Amounts {
         }
     }
 
-    /// The names in quotes, separated by commas.
+    /// Returns the names in quotes, separated by commas.
     pub(super) fn names(&self) -> String {
         quoted(self.each.iter().map(|amount| &amount.name))
     }
 
-    /// The kind and the names, such as `limit "backup"` or `limits "a", "b"`.
+    /// Returns the kind and the names, such as `limit "backup"` or `limits "a", "b"`.
     pub(super) fn object(&self) -> String {
         let plural = if self.each.len() == 1 { "" } else { "s" };
         format!("{}{plural} {}", noun(self.kind), self.names())

@@ -33,12 +33,13 @@ const COLUMNS: [Column; 9] = [
 
 /// Print the events of a limit, or of all names with a prefix
 ///
-/// The output starts with the current state: one present event for each name, then live. Then each event is printed when it
-/// happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant),
-/// expired (a lease ended), revoked, declared and resized (the capacity is in the column of the resources), removed, paused,
-/// resumed, slot-out and slot-in (a slot was taken out of service or put back; its number is in the column of the resources). If the output is read too slowly, the server drops
-/// events and reports missed, with their number as the resources. The command runs until it is stopped, or until the
-/// connection to the server is lost (exit status 69).
+/// The output starts with the current state: one present event for each name, then live. Then each event is printed
+/// when it happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a
+/// grant), expired (a lease ended), revoked, declared and resized (the capacity is in the column RESOURCES), removed,
+/// paused, resumed, slot-out and slot-in (a slot was taken out of service or put back; its number is in the column
+/// RESOURCES). If the output is read too slowly, the server drops events and reports missed, with their number in the
+/// column RESOURCES. The command runs until it is stopped, or until the connection to the server is lost (exit status
+/// 69).
 ///
 /// The columns are: time (UTC, when the event was printed), event, grant, session, resources of the event, resources in use
 /// after it, requests waiting after it, name, client (the label of the session, or else its address).
@@ -46,11 +47,12 @@ const COLUMNS: [Column; 9] = [
 /// With --json, the output is one object per line with the keys time (in seconds since 1970), number (which grows by 1 for each
 /// kind), kind, event, grant, session, resources, in_use, waiting, name and client. An event without a name lacks that key.
 ///
-/// With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The server
-/// has no events of sets: this program asks for their state every second (--interval), and prints what has changed; what
-/// happens between two questions is not seen. The events are present, live, created, changed and removed. The columns are:
-/// event, key, id, calls that wait, processes with adjustments, time of the last operation, values (missing if the mode
-/// does not permit to read them). The JSON keys are event, those of "signalbox sysv list", and values (an array).
+/// With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The
+/// server has no events of sets: this program requests their state every second (--interval), and prints what has
+/// changed; it does not see what happens between two requests. The events are present, live, created, changed and
+/// removed. The columns are: event, key, id, calls that wait, processes with adjustments, time of the last operation,
+/// values (missing if the mode does not permit reading them). The JSON keys are event, those of "signalbox sysv list",
+/// and values (an array).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -68,12 +70,12 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "sysv")]
     exact: bool,
 
-    /// With --sysv: how long to wait between two questions to the server [default: 1]
+    /// With --sysv: how long to wait between two requests to the server [default: 1]
     #[arg(long, value_name = "TIME", requires = "sysv", value_parser = time)]
     interval: Option<Duration>,
 }
 
-/// How often the sessions are listed at most, for the clients of events.
+/// The minimum time between two listings of the sessions, which show the clients of events.
 const LISTED_EVERY: Duration = Duration::from_secs(1);
 
 /// The default of `--interval`.
@@ -97,8 +99,8 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     for namespace in Namespace::one_or_all(server.kind()) {
         watches.push(server.answer(direct.watch(namespace, scope)).await?);
     }
-    let mut missing = watches.len();
-    let mut clients = Clients { server, direct: None, known: HashMap::new(), asked: None };
+    let mut incomplete = watches.len();
+    let mut clients = Clients { server, direct: None, known: HashMap::new(), listed_at: None };
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
     while let Some(event) = next(&mut watches).await {
@@ -106,9 +108,9 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
         // A kind that this version does not know is ignored.
         let Some(kind) = event.kind.name() else { continue };
         if event.kind == EventKind::Live {
-            // The user watches both kinds as one: "live" is printed once, when both are complete.
-            missing -= 1;
-            if missing > 0 {
+            // Both kinds are shown as one watch: "live" is printed once, when both are complete.
+            incomplete -= 1;
+            if incomplete > 0 {
                 continue;
             }
         }
@@ -124,7 +126,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     Err(signalbox_client::Error::from(Disconnect::ClosedByServer).into())
 }
 
-/// The next event of any watch.
+/// Returns the next event of any watch.
 async fn next<T>(watches: &mut [Series<T>]) -> Option<Result<T, signalbox_client::Error>> {
     let [first, rest @ ..] = watches else { return None };
     match rest.first_mut() {
@@ -136,25 +138,25 @@ async fn next<T>(watches: &mut [Series<T>]) -> Option<Result<T, signalbox_client
     }
 }
 
-/// What clients call themselves, by their sessions.
+/// The clients of sessions, for the column CLIENT.
 struct Clients<'a> {
     server: &'a Server,
     direct: Option<Direct>,
     known: HashMap<u64, Bytes>,
-    /// When the sessions were listed last.
-    asked: Option<Instant>,
+    /// When the sessions were last listed.
+    listed_at: Option<Instant>,
 }
 
 impl Clients<'_> {
-    /// The label of a session, or else its address. The sessions are listed again for one that is not known, at most once in
-    /// [`LISTED_EVERY`]; `None`: the server did not say it then, or the client may not ask.
+    /// Returns the label of a session, or else its address. For an unknown session, lists the sessions again, at most
+    /// once in [`LISTED_EVERY`]. `None` if the session was not listed then, or if this client may not list them.
     async fn of(&mut self, session: Option<u64>) -> Option<&[u8]> {
         let session = session?;
-        let is_due = self.asked.is_none_or(|asked| asked.elapsed() > LISTED_EVERY);
+        let is_due = self.listed_at.is_none_or(|listed_at| listed_at.elapsed() > LISTED_EVERY);
         if !self.known.contains_key(&session) && is_due {
             let listed = tokio::time::timeout(self.server.timeout, self.list()).await;
             self.known = listed.ok().flatten().unwrap_or_default();
-            self.asked = Some(Instant::now());
+            self.listed_at = Some(Instant::now());
         }
         self.known.get(&session).map(|client| &client[..])
     }
@@ -176,7 +178,7 @@ impl Clients<'_> {
     }
 }
 
-/// An event in JSON. `time_s`: when it was printed, in seconds since the Unix epoch.
+/// Returns an event in JSON. `time_s` is when it was printed, in seconds since the Unix epoch.
 fn object_of(time_s: u64, number: u64, event: &Event<Bytes>, kind: &str, client: Option<&[u8]>) -> Value {
     let name = (!event.name.is_empty()).then(|| Named::of(&event.name));
     merged([

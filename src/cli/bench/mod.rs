@@ -27,7 +27,7 @@ use signalbox_client::Address;
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     let server = &common.server;
     let mut load = arguments.load(server.timeout)?;
-    // A mistyped process is reported before the load.
+    // A wrong process id is reported before the load starts.
     arguments.pid.map(Usage::of).transpose()?;
     let leader = block_on(leader(server))?;
     let address = resolve(&leader, server.timeout)?;
@@ -46,8 +46,8 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     Ok(report.print(common)?)
 }
 
-/// The address of the server, or of the node that leads. Its port must serve the namespace that was requested: the
-/// generators send plain requests, which do not name one.
+/// Returns the address of the server, or of the leader of a cluster. Fails if its port serves another namespace than
+/// the requested one: the generators send plain requests, which do not name a namespace.
 async fn leader(server: &Server) -> Result<Address, Failure> {
     let leader = server.leader().await?;
     server.at(vec![leader.clone()]).connect().await?;
@@ -69,7 +69,7 @@ fn run_all(
 ) -> Result<Record, LoadError> {
     let progress = Progress::default();
     let pace = |thread| match load.requests_per_s {
-        Some(requests_per_s) => Pace::Open { requests_per_s: requests_per_s * load.share_of(thread) },
+        Some(requests_per_s) => Pace::Open { requests_per_s: requests_per_s * load.fraction_of(thread) },
         None => Pace::Closed,
     };
     thread::scope(|scope| {
@@ -96,11 +96,11 @@ fn run_all(
     })
 }
 
-/// Time between two updates.
+/// Time between two updates of the progress line.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until the run is over. The run must unpark this thread at its end. On a terminal, shows a progress line, and
-/// removes it at the end.
+/// Waits until the run is over; the run then unparks this thread. Meanwhile shows a progress line, if standard error is
+/// a terminal.
 fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() -> bool) {
     let is_shown = stderr().is_terminal();
     let started = Instant::now();
@@ -127,7 +127,7 @@ fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() ->
     }
 }
 
-/// Replaces the line with a text; ignores a closed stderr.
+/// Replaces the progress line with a text; ignores a closed stderr.
 fn show(text: &str) {
     let _ = write!(stderr(), "\r\x1b[K{text}");
     let _ = stderr().flush();

@@ -12,11 +12,11 @@ use signalbox_client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
 /// Measure the throughput and latency of a server
 ///
-/// Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and
-/// their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start
-/// with "bench-"; it releases everything before it ends. Of a cluster, it uses the node that leads at the start, and fails
-/// if that node ends during the run. With a token (--token-file), each connection shows it before the load, and sends plain
-/// requests afterwards.
+/// Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took,
+/// and their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires
+/// start with "bench-"; it releases everything before it ends. In a cluster, it uses the node that leads at the start,
+/// and fails if that node ends during the run. With a token (--token-file), each connection presents it before the
+/// load, and sends plain requests afterwards.
 ///
 /// Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests,
 /// so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed
@@ -36,7 +36,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(short, long, value_name = "N", default_value = "50", value_parser = within(1..=u32::MAX))]
     connections: u32,
 
-    /// Most requests in flight on each connection
+    /// Maximum number of requests in flight on each connection
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = within(1..=u32::MAX))]
     in_flight: u32,
 
@@ -119,7 +119,7 @@ impl Arguments {
         (!self.warmup.is_zero()).then_some(self.warmup)
     }
 
-    /// The load, or the usage error in it.
+    /// Returns the load. Fails if the options contradict each other.
     pub(super) fn load(&self, timeout: Duration) -> Result<Load, Failure> {
         let usage = |message: String| Err(Failure::usage(message));
         if self.resources > self.max {
@@ -178,24 +178,24 @@ impl Arguments {
 }
 
 impl Load {
-    /// The connections are made over TLS if that is given, and `server` is whose certificate is expected.
+    /// Makes the load use TLS if `tls` is given; the certificate must then be valid for `server`.
     pub(super) fn set_tls(&mut self, tls: Option<Tls>, server: &Address) {
         self.plan.tls = tls.map(|tls| (tls, server.clone()));
     }
 
-    /// The plan of one thread.
+    /// Returns the plan of one thread.
     pub(super) fn plan_of(&self, thread: usize) -> Plan {
         let connections = part(self.plan.connections as u64, self.threads, thread) as usize;
         let seed = self.plan.seed.wrapping_add(thread as u64);
         Plan { connections, seed, ..self.plan.clone() }
     }
 
-    /// A thread's share of all connections.
-    pub(super) fn share_of(&self, thread: usize) -> f64 {
+    /// Returns a thread's fraction of all connections.
+    pub(super) fn fraction_of(&self, thread: usize) -> f64 {
         self.plan_of(thread).connections as f64 / self.plan.connections as f64
     }
 
-    /// A thread's part of a limit.
+    /// Returns a thread's part of a limit.
     pub(super) fn limit_of(&self, thread: usize, limit: Limit) -> Limit {
         match limit {
             Limit::After(time) => Limit::After(time),
@@ -204,10 +204,10 @@ impl Load {
     }
 }
 
-/// The part of one sharer, if the whole is shared as equally as possible.
-fn part(whole: u64, sharers: usize, index: usize) -> u64 {
-    let (sharers, index) = (sharers as u64, index as u64);
-    whole / sharers + u64::from(index < whole % sharers)
+/// Returns one part of `whole`, divided into `parts` as equally as possible.
+fn part(whole: u64, parts: usize, index: usize) -> u64 {
+    let (parts, index) = (parts as u64, index as u64);
+    whole / parts + u64::from(index < whole % parts)
 }
 
 fn mix(text: &str) -> Result<Mix, &'static str> {
@@ -215,14 +215,14 @@ fn mix(text: &str) -> Result<Mix, &'static str> {
     let mut mix = Mix { pair: 0, get: 0, noop: 0 };
     for item in text.split(',') {
         let (what, weight) = item.split_once('=').unwrap_or((item, "1"));
-        let place = match what {
+        let operation = match what {
             "pair" => &mut mix.pair,
             "get" => &mut mix.get,
             "noop" => &mut mix.noop,
             _ => return Err(ADVICE),
         };
         // A sum of three weights stays below 2^32.
-        *place = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or(ADVICE)?;
+        *operation = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or(ADVICE)?;
     }
     if mix.pair + mix.get + mix.noop == 0 {
         return Err("all weights are 0; set one of them above 0");

@@ -42,7 +42,8 @@ pub(super) struct ServerCost {
 }
 
 impl ServerCost {
-    /// The cost between two readings. All answers count, because the server worked for all of them.
+    /// Returns the cost between two readings. The answers to the releases at the end count too, because the server
+    /// worked for them.
     pub(super) fn between(before: Usage, after: Usage, record: &Record) -> Self {
         let cpu_ns = after.cpu.saturating_sub(before.cpu).as_nanos() as f64;
         let answers = record.answers_with_release_at_end().max(1) as f64;
@@ -119,9 +120,9 @@ impl Report {
         record: &Record,
         server_process: Option<ServerCost>,
     ) -> Self {
-        let asked = || Operation::ALL.into_iter().filter(|o| !record.operation(*o).latency_ns.is_empty());
+        let performed = || Operation::ALL.into_iter().filter(|o| !record.operation(*o).latency_ns.is_empty());
         let mut latency_us: BTreeMap<_, _> =
-            asked().map(|o| (o.label(), Latency::of(&record.operation(o).latency_ns))).collect();
+            performed().map(|o| (o.label(), Latency::of(&record.operation(o).latency_ns))).collect();
         latency_us.insert("all", Latency::of(&record.latency_ns()));
         let statuses = |o: Operation| {
             let statuses = &record.operation(o).statuses;
@@ -149,7 +150,7 @@ impl Report {
             released_at_end: record.released_at_end,
             latency_us,
             own_delay_us: load.requests_per_s.map(|_| Times::of(&record.own_delay_ns)),
-            statuses: asked().map(|o| (o.label(), statuses(o))).collect(),
+            statuses: performed().map(|o| (o.label(), statuses(o))).collect(),
             server_process,
         }
     }

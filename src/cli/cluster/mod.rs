@@ -53,8 +53,8 @@ enum Action {
     /// command, leaders write the newest format that this version knows, from the next takeover on. A version that does not
     /// read this format can no longer join.
     ///
-    /// The command refuses while a node does not read the new format, even a silent one: upgrade it, or remove it with
-    /// "signalbox cluster forget". "signalbox cluster status" says whether the upgrade can be completed.
+    /// The command fails while a node, even a silent one, does not read the new format: upgrade the node, or remove it
+    /// with "signalbox cluster forget". "signalbox cluster status" says whether the upgrade can be completed.
     ///
     /// With --json, the output is one object with the keys from and to: the formats before and after.
     #[command(after_help = "Examples:\n  signalbox cluster finalize")]
@@ -71,8 +71,8 @@ enum Action {
 /// connections that it relays, and ends.
 ///
 /// The command waits until the node has left the cluster. The process ends with status 0, so systemd does not start it
-/// again; "systemctl start signalbox" has it join as a standby. If no other node can lead, the node refuses, and continues.
-/// The command does not wait for a node that no longer sends heartbeats.
+/// again; "systemctl start signalbox" makes it join as a standby. If no other node can lead, the node refuses, and
+/// continues. The command does not wait for a node that no longer sends heartbeats.
 ///
 /// With --json, the output is one object with the keys drained, leader and epoch.
 #[derive(Debug, Args)]
@@ -118,7 +118,7 @@ struct Forget {
     source: Source,
 }
 
-/// The cluster of a command.
+/// The option that selects a command's cluster.
 #[derive(Debug, Args)]
 pub(super) struct Source {
     /// Configuration file of this node, with the section [cluster]
@@ -126,7 +126,7 @@ pub(super) struct Source {
     config: PathBuf,
 }
 
-/// The cluster of a configuration.
+/// A cluster, its configuration and the client of its etcd.
 pub(super) struct Cluster {
     pub(super) config: ClusterConfig,
     pub(super) keys: Keys,
@@ -185,7 +185,7 @@ fn finalize(source: &Source, common: &Common) -> Result<(), Failure> {
 }
 
 impl Source {
-    /// The connection to the cluster's etcd. A server that is not a node of a cluster is an error.
+    /// Opens the cluster of the configuration. Fails if the server is not a node of a cluster.
     pub(super) fn open(&self) -> Result<Cluster, Failure> {
         self.open_if_enabled()?.ok_or_else(|| {
             Failure::new(
@@ -221,7 +221,7 @@ impl From<AdminError> for Failure {
         let exit = match error {
             AdminError::Call(_) => Exit::Unavailable,
             AdminError::Value(_) | AdminError::Layout(_) | AdminError::Newer { .. } => Exit::Data,
-            // Not 1: for "status", that is another leader.
+            // Not 1: from "status", that means a silent node.
             AdminError::NoCluster(_) => Exit::Configuration,
             _ => Exit::Failure,
         };

@@ -18,18 +18,18 @@ const SERVICE_RESULT: &str = "SERVICE_RESULT";
 /// A variable that systemd sets for ExecStopPost= when the main process has ended, and its sockets are closed.
 const EXIT_CODE: &str = "EXIT_CODE";
 
-/// Where the control groups are, if they are of version 2.
+/// The root of the control groups, if they are of version 2.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// Remove this node from the cluster, because its process has ended
 ///
-/// If the node led, another node takes over at once, and does not wait until the leadership expires.
+/// If the node led, another node takes over at once, without waiting until the leadership expires.
 ///
-/// The systemd unit runs this command in ExecStopPost=. There it removes only that run of the service, and only if systemd
-/// reports that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise
-/// the other nodes wait until the leadership expires. Anywhere else it needs --process-has-ended: if the process still
-/// runs, or is only stopped, two nodes may serve clients for a while, and clients may hold more than the capacity of a
-/// semaphore. The command refuses a node that sends heartbeats.
+/// The systemd unit runs this command in ExecStopPost=. There it removes only that run of the service, and only if
+/// systemd reports that the main process has ended (EXIT_CODE) and the control group of the service has no other
+/// process; otherwise the other nodes wait until the leadership expires. Anywhere else it needs --process-has-ended: if
+/// the process still exists, even if it is only suspended, two nodes may serve clients for a while, and clients may
+/// hold more than the capacity of a semaphore. The command refuses a node that sends heartbeats.
 ///
 /// With --json, the output is one object with the keys node and result (released, left, nothing).
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     source: Source,
 
-    /// Confirm that no process of this node is running, not even a stopped one
+    /// Confirm that this node has no process, not even a suspended one
     #[arg(long)]
     process_has_ended: bool,
 }
@@ -80,8 +80,8 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     common.print(&json!({ "node": node, "result": result }), sentence)
 }
 
-/// Whether no process of the service is left besides this one. After SIGKILL and its timeout, systemd runs ExecStopPost=
-/// although a process may be left that the kernel has not ended, with open connections.
+/// Returns whether this is the only process of the service. After SIGKILL and its timeout, systemd runs ExecStopPost=
+/// even if the kernel has not ended a process yet, which may have open connections.
 fn has_service_ended() -> io::Result<bool> {
     if env::var_os(EXIT_CODE).is_none_or(|code| code.is_empty()) {
         return Ok(false);
@@ -92,8 +92,8 @@ fn has_service_ended() -> io::Result<bool> {
     Ok(is_alone(&processes, std::process::id()))
 }
 
-/// The control group of a service, relative to the root of version 2, from the list of the groups of a process; `None`: it is
-/// not in one, or in a part of one.
+/// Returns the control group of a service, relative to [`CONTROL_GROUPS`], from the list of the groups of a process
+/// (`/proc/self/cgroup`); `None` if the process is in the group of no service, or in a group below it.
 fn group_of_service(groups: &str) -> Option<&str> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     group.ends_with(".service").then_some(group)

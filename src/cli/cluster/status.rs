@@ -19,23 +19,24 @@ use signalbox_cluster::keys::Advertised;
 
 /// Show which node leads, and which nodes are alive
 ///
-/// Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most, and longer while etcd is
-/// slow. STATE is "leads", "stands by", "relays" for a node that may not lead, or "silent" if the node sent none. RELAYS is
-/// the number of connections of clients that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was
-/// seen. FORMAT is the newest format of records that the node reads. The line record_format says which format leaders write,
-/// and whether "signalbox cluster finalize" can raise it. Problems of etcd are reported on standard error.
+/// Waits until each node has sent a heartbeat, for a third of the renew deadline at most, or longer if etcd is slow.
+/// STATE is "leads", "stands by", "relays" for a node that may not lead, or "silent" if the node sent none. RELAYS is
+/// the number of connections of clients that the node relays to the leader. HEARTBEAT is how long ago its last
+/// heartbeat was seen. FORMAT is the newest format of records that the node reads. The line record_format says which
+/// format leaders write, and whether "signalbox cluster finalize" can raise it. Problems of etcd are reported on
+/// standard error.
 ///
-/// With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients
-/// (advertised) and whether it can be drained with "signalbox cluster drain" (drains). The statistics of its server are in
-/// the metrics of its HTTP listener.
+/// With NODE, only the figures of that node are shown, one per line, with the addresses that it advertises to clients
+/// (advertised) and whether it can be drained with "signalbox cluster drain" (drains). The statistics of its server are
+/// in the metrics of its HTTP listener.
 ///
-/// The exit status is 0 if a node leads and no node is silent, or not NODE, 1 if one is silent, 2 if none leads, and 69 if
-/// etcd does not answer. It does not depend on which node the configuration file is of.
+/// The exit status is 0 if a node leads and no node is silent (with NODE, not that one), 1 if one is silent, 2 if none
+/// leads, and 69 if etcd does not answer. The configuration file can be that of any node.
 ///
-/// With --json, the output is one object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
-/// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format, relays,
-/// heartbeat_age_ms, addresses, advertised, drains), etcd (member, version, leads, database_bytes, error) and warnings; with NODE,
-/// its object of nodes.
+/// With --json, the output is one object with the keys cluster, this_node, leader (null if none leads), epoch, commits,
+/// records, renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version,
+/// record_format, relays, heartbeat_age_ms, addresses, advertised, drains), etcd (member, version, leads,
+/// database_bytes, error) and warnings; with NODE, the object of that node in nodes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,7 +44,7 @@ Examples:
   signalbox cluster status sb2
   signalbox cluster status --json | jq -r .leader")]
 pub(super) struct Arguments {
-    /// Show the figures of this node alone
+    /// Show only the figures of this node
     node: Option<String>,
 
     #[command(flatten)]
@@ -124,7 +125,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
         print(&shown, &finalization, &nodes, &members)?;
         warnings.iter().for_each(|warning| warn(warning));
     }
-    ended(found.leader(), &nodes)
+    check(found.leader(), &nodes)
 }
 
 /// Shows the figures of one node.
@@ -141,11 +142,11 @@ fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), F
     } else {
         figures(&mut out, 14, &KEYS_OF_NODE, node, &[("heartbeat", &heartbeat_of(node))])?;
     }
-    ended(found.leader(), std::slice::from_ref(node))
+    check(found.leader(), std::slice::from_ref(node))
 }
 
-/// Whether the cluster serves, and the nodes that are shown are well.
-fn ended(leader: Option<&str>, nodes: &[Value]) -> Result<(), Failure> {
+/// Fails, without a message, if no node leads or one of the shown nodes is silent.
+fn check(leader: Option<&str>, nodes: &[Value]) -> Result<(), Failure> {
     match leader {
         None => Err(Failure::silent(Exit::Retiring)),
         Some(_) if nodes.iter().any(|node| node["state"] == SILENT) => Err(Failure::silent(Exit::Failure)),
@@ -157,7 +158,7 @@ fn heartbeat_of(node: &Value) -> String {
     or_none(node["heartbeat_age_ms"].as_f64().map(|age_ms| format!("{:.2} s", age_ms / 1000.0)))
 }
 
-/// The nodes in JSON.
+/// Returns the nodes in JSON.
 fn nodes(found: &ClusterStatus) -> Vec<Value> {
     let node = |(name, of): (&String, &NodeStatus)| {
         let Advertised { counters, semaphores } = &of.node.advertised;
@@ -207,7 +208,7 @@ fn print(shown: &Value, finalization: &Finalization, nodes: &[Value], members: &
         ("renew_deadline", &format!("{renew_deadline_s} s")),
         ("record_format", &format!("{}{}", shown["record_format"], comment(finalization))),
     ];
-    // Without a leader, some are missing.
+    // Without a leader, some values are missing.
     let none = ["leader", "epoch", "commits"].into_iter().filter(|key| shown[*key].is_null());
     let given: Vec<_> = none.map(|key| (key, "none")).chain(given).collect();
     figures(&mut out, 14, &KEYS, shown, &given)?;

@@ -1,4 +1,4 @@
-//! The lines of the files of one server or several, in the order of time. One line of each is in memory.
+//! Reads the history files of one or several servers, in the order of time. One line of each server is in memory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use signalbox_model::history::HistoryLine;
 
-/// The longest line that is read. The server writes no longer one.
+/// The maximum length of a line that is read. The server writes shorter ones.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Why a file cannot be read.
+/// A file that cannot be read.
 #[derive(Debug, Error)]
 #[error("{}: the history cannot be read: {source}; read it as root or as the user of the server", path.display())]
 pub(super) struct Unreadable {
@@ -23,14 +23,14 @@ pub(super) struct Unreadable {
     source: io::Error,
 }
 
-/// The next line of the files; or a part of a file cannot be used, and a sentence about it.
+/// The next line, or a message about a part of a file that cannot be used.
 pub(super) type Read = Result<Box<HistoryLine<'static>>, String>;
 
-/// The files of all servers: those of each are one after the other, with the oldest first.
+/// The lines of all servers; each element yields those of the files of one server, the oldest file first.
 pub(super) struct Files(Vec<Peekable<Box<dyn Iterator<Item = Read>>>>);
 
 impl Files {
-    /// Opens files and what logrotate has made of them.
+    /// Opens the files and those that logrotate has made of them.
     pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Unreadable> {
         let server = |path: &PathBuf| {
             let reads = with_rotated(path)?.into_iter().flat_map(|(path, file)| reads(path, file));
@@ -41,7 +41,7 @@ impl Files {
     }
 }
 
-/// The next line of all of them, in the order of time.
+/// Yields the lines of all servers, in the order of time.
 impl Iterator for Files {
     type Item = Read;
 
@@ -49,7 +49,7 @@ impl Iterator for Files {
         let first = self.0.iter_mut().filter_map(|server| {
             let time = match server.peek()? {
                 Ok(line) => Some(line.time),
-                // At once.
+                // Problems are reported at once.
                 Err(_) => None,
             };
             Some((time, server))
@@ -70,14 +70,14 @@ struct Open {
     path: PathBuf,
     /// `None`: it was read to its end.
     text: Option<Box<dyn BufRead>>,
-    /// Decompresses it.
+    /// The process that decompresses the file.
     gzip: Option<Child>,
-    /// Lines that are not of a history.
+    /// The number of lines that are not those of a history.
     unusable: u64,
 }
 
-/// A file and those that it was before logrotate has moved them away, with the oldest first. All are opened at once, so that none
-/// escapes if it is moved meanwhile.
+/// Opens a file and those that logrotate has made of it, the oldest first. All are opened at once, so that none is
+/// missed if logrotate runs meanwhile.
 fn with_rotated(path: &Path) -> Result<VecDeque<(PathBuf, File)>, Unreadable> {
     let open = |path: &Path| {
         let failed = |source| Unreadable { path: path.to_owned(), source };
@@ -103,7 +103,7 @@ fn with_rotated(path: &Path) -> Result<VecDeque<(PathBuf, File)>, Unreadable> {
     Ok(files)
 }
 
-/// The number that logrotate has given a file: `FILE.2` or `FILE.2.gz` has 2.
+/// Returns the number that logrotate has given a file: `FILE.2` or `FILE.2.gz` has 2.
 fn number_of(rotated: &Path, path: &Path) -> Option<u32> {
     let (name, of) = (rotated.file_name()?.to_str()?, path.file_name()?.to_str()?);
     let number = name.strip_prefix(of)?.strip_prefix('.')?;
@@ -137,7 +137,8 @@ impl Open {
         Ok(Self { path, text: Some(Box::new(BufReader::new(text))), gzip: Some(gzip), unusable: 0 })
     }
 
-    /// The next line that is one; `None`: the file ends. The server may have written a part of the last one only.
+    /// Reads the next valid line; `None` at the end of the file. An incomplete last line is not counted as unusable,
+    /// because the server may still be writing it.
     fn line(&mut self) -> io::Result<Option<Box<HistoryLine<'static>>>> {
         let Some(file) = &mut self.text else { return Ok(None) };
         let mut text = Vec::new();
@@ -157,7 +158,7 @@ impl Open {
         }
     }
 
-    /// The file ends, or its rest cannot be read. Returns a sentence about what cannot be used of it.
+    /// Returns a message about what cannot be used of the file, which has ended or failed with this error.
     fn problem(&mut self, error: Option<io::Error>) -> Option<String> {
         let path = self.path.display();
         let is_broken =

@@ -37,22 +37,24 @@ const COLUMNS: [Column; 11] = [
 
 /// Show who has held a limit, when and for how long
 ///
-/// The server records grants in a file if its configuration sets log.grants; this command reads that file and those that
-/// logrotate has made of it (FILE.1, FILE.2.gz, ...; "gzip" reads those). With NAME, it shows the grants of this limit, with
-/// PREFIX* those of all with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with
-/// the grants of the time in which it led: collect them, and give each with --file.
+/// The server records grants in a file if its configuration sets log.grants; this command reads that file and those
+/// that logrotate has made of it (FILE.1, FILE.2.gz, ...; "gzip" must be installed for the latter). With NAME, it shows
+/// the grants of this limit; with PREFIX*, those of all limits with this prefix; without an argument, all grants. Each
+/// node of a cluster has a file of its own, with the grants of the time in which it led: collect them, and give each
+/// with --file.
 ///
-/// The rows come in the order in which the grants ended, and those that are still held come last. The columns are: when it was
-/// granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots, grant
-/// (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the connection that
-/// it belonged to ended), expired (its lease did), revoked (even if the client gave it back within the grace period), stopped (it
-/// was lost when the server stopped) or held (it has not ended).
+/// The rows come in the order in which the grants ended, and those that are still held come last. The columns are: when
+/// the grant was made (UTC), how long the request had waited and how long the grant was held (in seconds), its end,
+/// resources, slots, grant (the fencing token), address, identity and label of the client, and name. The end is
+/// released, disconnected (the connection that it belonged to ended), expired (its lease ended), revoked (even if the
+/// client released it within the grace period), stopped (it was lost when the server stopped) or held (it has not
+/// ended).
 ///
 /// With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and
 /// held (in seconds), kind, name, resources, slots, grant, session, address, identity and label.
 ///
-/// The history is not complete where the server was killed or a disk was full or slow; the latter is reported on standard
-/// error. Such a grant may be shown as held.
+/// The history is not complete where the server was killed or a disk was full or slow; the latter is reported on
+/// standard error. A grant whose end is missing may be shown as held.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -72,7 +74,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME|UTC", value_parser = moment)]
     until: Option<UnixMilliseconds>,
 
-    /// File of a server, instead of log.grants in --config; of a cluster, one of each node
+    /// File of a server, instead of log.grants in --config; for a cluster, give one per node
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
@@ -117,13 +119,13 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     rows.finish()?;
     if lost > 0 {
         warn(&format!(
-            "the server has lost {lost} lines, as its disk was full or slow: grants may be missing, or shown as held"
+            "the server has lost {lost} lines, because its disk was full or slow: grants may be missing, or shown as held"
         ));
     }
     Ok(())
 }
 
-/// The file that the configuration names.
+/// Returns the file that the configuration names.
 fn configured(config: &Path) -> Result<PathBuf, Failure> {
     let advice = "the server keeps a history only if its configuration sets log.grants: give the configuration with --config, or the \
                   history with --file";
@@ -139,7 +141,7 @@ fn configured(config: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A row in JSON. Times are in seconds.
+/// Returns a row in JSON, with durations in seconds.
 fn object_of(row: &Row, limit: &HistoryLimit<'_>) -> Value {
     let line = &row.line;
     let seconds = |ms: u64| ms as f64 / 1000.0;

@@ -1,4 +1,5 @@
-//! The beginning and the end of each grant, as one row. Memory grows with the grants that have not ended, not with the lines.
+//! Pairs the beginning and the end of each grant into one row. Memory grows with the number of grants that have not
+//! ended, not with that of the lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +10,9 @@ use signalbox_model::history::{HistoryLine, HistoryWord};
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) granted: UnixMilliseconds,
-    /// `None`: it has not, or it is not known when.
+    /// `None` if it has not ended, or if it is not known when.
     pub(super) ended: Option<UnixMilliseconds>,
-    /// The time until which it was held, as far as it is known.
+    /// The latest time at which it is known to have been held.
     pub(super) last: UnixMilliseconds,
     pub(super) waited_ms: Option<u64>,
     pub(super) held_ms: Option<u64>,
@@ -21,17 +22,17 @@ pub(super) struct Row {
     pub(super) line: HistoryLine<'static>,
 }
 
-/// The grants whose ends are not read yet.
+/// The grants whose ends have not been read yet.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     /// By id, which grows with the time of the request.
     open: BTreeMap<u64, HistoryLine<'static>>,
-    /// Those whose ends came without a beginning. Where the clocks of two nodes differ, the beginning may come later.
+    /// The grants whose ends came before their beginnings, which may still follow if the clocks of two nodes differ.
     ended: BTreeSet<u64>,
 }
 
 impl Pairs {
-    /// The next line, in the order of time. Returns the grants that ended with it.
+    /// Adds the next line, in the order of time. Returns the grants that it ends.
     pub(super) fn add(&mut self, line: HistoryLine<'static>) -> Vec<Row> {
         let time = line.time;
         match (line.event, line.grant) {
@@ -55,7 +56,7 @@ impl Pairs {
             }
             (HistoryWord::Started, _) => {
                 let keeps_durable = line.durable == Some(true);
-                // When the process before has ended is not known.
+                // It is not known when the previous process ended.
                 self.stop(keeps_durable, None, time)
             }
             (HistoryWord::Stopped, _) => self.stop(true, Some(time), time),
@@ -63,12 +64,12 @@ impl Pairs {
         }
     }
 
-    /// The grants that have not ended.
+    /// Returns the grants that have not ended.
     pub(super) fn held(self, now: UnixMilliseconds) -> Vec<Row> {
         self.open.into_values().map(|line| row(line, "held", Some(now), None)).collect()
     }
 
-    /// The grants that a process does not leave to the next one have ended.
+    /// Ends the grants that a process does not leave to the next one, and returns them.
     fn stop(
         &mut self,
         keeps_durable: bool,
@@ -81,7 +82,7 @@ impl Pairs {
     }
 }
 
-/// A grant that was held until then.
+/// Returns the row of a grant that was held until `until`.
 fn row(
     line: HistoryLine<'static>,
     end: &'static str,

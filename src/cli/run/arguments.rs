@@ -19,30 +19,31 @@ signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
 ///
 /// Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME is a
 /// limit: it is declared ("signalbox declare"), or its maximum comes with each request, with --max or after the NAME. A
-/// maximum below the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If
-/// the resources are in use, the command is not started and the exit status is 75; with --wait, the request first waits in
-/// a fair queue. If the resources are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by
-/// commas, with a colon between those of different NAMEs. From the descriptor in SIGNALBOX_EVENTS_FD it reads "revoking
-/// 8000" (milliseconds), "expiring 2500" and "lost" as lines.
+/// maximum below the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks.
+/// If the resources are in use, the command is not started and the exit status is 75; with --wait, the request first
+/// waits in a fair queue. If the resources are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS:
+/// separated by commas, with a colon between those of different NAMEs. From the descriptor in SIGNALBOX_EVENTS_FD, it
+/// can read what happens to the resources, as lines: "revoking 8000" (milliseconds), "expiring 2500" and "lost".
 ///
-/// If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command
-/// started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT,
-/// SIGUSR1 and SIGUSR2 are passed on to the command, except those that the terminal has sent to it already, and those that
-/// were ignored from the start (nohup). If a command ends by itself, the processes that it left behind keep running and the
-/// resources are released; with --wait-children, they stay held until the last of these processes has ended. The command
-/// stays in the process group, so that a shell's job control works on both. signalbox ends as its command ended, by the
-/// same signal if it was one.
+/// If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the
+/// command started, and SIGKILL after --kill-after, until none is left; then it releases the resources. SIGINT, SIGHUP,
+/// SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command, except those that the terminal has sent to it already,
+/// and those that were ignored from the start (nohup). If a command ends by itself, the processes that it left behind
+/// keep running and the resources are released; with --wait-children, they stay held until the last of these processes
+/// has ended. The command stays in the process group, so that a shell's job control works on both. signalbox ends with
+/// the exit status of the command, or by the same signal.
 ///
-/// A leased session holds the resources; this requires signalbox's own server. The lease is renewed in the background and
-/// survives disconnections shorter than two fifths of it. The command gets the id of the grant in SIGNALBOX_GRANT: a
-/// fencing token, which grows from grant to grant of a NAME. If the lease cannot be renewed, SIGTERM is sent early enough
-/// that SIGKILL after --kill-after still precedes the end of the lease, but not before two thirds of the lease have passed.
-/// If an administrator revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period ends.
+/// A leased session holds the resources; this requires signalbox's own server. The lease is renewed in the background
+/// and survives disconnections shorter than two fifths of it. The command gets the id of the grant in SIGNALBOX_GRANT:
+/// a fencing token, which grows with each grant of a NAME. If the lease cannot be renewed, SIGTERM is sent early enough
+/// that SIGKILL after --kill-after still precedes the end of the lease, but not before two thirds of the lease have
+/// passed. If an administrator revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period
+/// ends.
 ///
-/// With --share, of many commands that make the same result, such as an entry of a cache, one works, and those that wait meanwhile
-/// (--wait) do not start theirs: when the command that works exits with 0, they exit with 0, or with --done-status. If it fails or
-/// is killed, the next one works. The work may be repeated after a failover or a restart of the server, so the command looks for
-/// the result first.
+/// With --share, only one of many commands that make the same result, such as an entry of a cache, is run. If it exits
+/// with 0, those that wait meanwhile (--wait) are not started, and signalbox exits with 0 or with --done-status in
+/// their place. If it fails or is killed, the next one is run. The work may be repeated after a failover or a restart
+/// of the server, so the command should look for the result first.
 ///
 /// With --counter or --semaphore, one NAME that has a maximum, and neither --lease nor --wait, the connection holds the
 /// resources; this also works with yrmcdsd. If the connection is lost while the command runs, others may acquire the
@@ -96,13 +97,14 @@ pub(in crate::cli) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether a plain connection can hold the resources.
+    /// Returns whether a plain connection can hold the resources.
     pub(super) fn is_plain(&self, server: &Server) -> bool {
         let Waiting { wait, share, .. } = self.waiting;
         server.kind().is_some() && self.lease.is_none() && wait.is_none() && !share
     }
 
-    /// The label in lists of holders and waiters: the command without its arguments, which others must not read.
+    /// Returns the label in lists of holders and waiters: the command without its arguments, which others must not
+    /// read.
     pub(super) fn task(&self) -> String {
         let program = self.command.first().map(|program| escaped(program.as_encoded_bytes()));
         format!("run[{}] {}", std::process::id(), program.unwrap_or_default())

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-/// A process.
+/// A descendant of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
@@ -18,18 +18,19 @@ pub(super) struct Process {
     is_child: bool,
 }
 
-/// The number of a process and when it started: the system uses numbers again.
+/// The id of a process and when it started, because the system reuses ids.
 pub(super) type Identity = (Pid, u64);
 
 impl Process {
-    /// What tells it from all other processes, also when its parent has ended and it is a child of this process.
+    /// Returns what distinguishes it from all other processes, even after its parent has ended and it has become a
+    /// child of this process.
     pub(super) fn identity(self) -> Identity {
         (self.pid, self.started)
     }
 
     /// Sends a signal to this process, and to no other that has its id now.
     pub(super) fn send(self, signal: Signal) -> Result<()> {
-        // The id of a child is its own until this process has waited for it.
+        // The id of a child is not reused before this process has waited for it.
         if self.is_child {
             return kill(self.pid, signal);
         }
@@ -46,7 +47,7 @@ impl Process {
     }
 }
 
-/// What `/proc` says of a process.
+/// Values of a process from `/proc`.
 struct Stat {
     /// A letter of proc_pid_stat(5).
     state: char,
@@ -69,26 +70,27 @@ impl Stat {
         Some(Self { state, parent, started })
     }
 
-    /// Whether it does nothing: it was stopped, is stopped by a debugger, or has ended.
-    fn is_still(&self) -> bool {
+    /// Returns whether the process does not run: it is stopped, by a signal or a debugger, or has ended.
+    fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't' | 'Z' | 'X')
     }
 }
 
-/// Whether the descendants can be found: `/proc` is mounted, and not the one of another namespace of processes
-/// (`unshare --pid` without `--mount-proc`), in which other processes have these ids.
+/// Returns whether the descendants can be found: `/proc` is mounted, and is that of this PID namespace. In the one of
+/// another namespace (`unshare --pid` without `--mount-proc`), other processes have these ids.
 pub(super) fn are_visible() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*getpid().to_string())
 }
 
-/// Whether none of the descendants runs now; not if they are not visible.
-pub(super) fn are_still(command: Pid) -> bool {
-    let is_still = |process: &Process| Stat::read(process.pid.as_raw()).is_none_or(|stat| stat.is_still());
-    are_visible() && all(command, true).iter().all(is_still)
+/// Returns whether all descendants are stopped; `false` if they are not visible.
+pub(super) fn are_stopped(command: Pid) -> bool {
+    let is_stopped =
+        |process: &Process| Stat::read(process.pid.as_raw()).is_none_or(|stat| stat.is_stopped());
+    are_visible() && all(command, true).iter().all(is_stopped)
 }
 
-/// The descendants that exist now; the command also where there is no `/proc`, if it runs. Those that have ended and were not
-/// waited for are among them, because the state of a process is that of its first thread: others may still run.
+/// Returns the descendants that exist now; if the command runs, it is included even without `/proc`. Descendants that
+/// seem to have ended are included, because the state of a process is that of its first thread: others may still run.
 pub(super) fn all(command: Pid, command_runs: bool) -> Vec<Process> {
     let pids = are_visible().then(|| fs::read_dir("/proc")).into_iter().flatten().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,5 +1,5 @@
-//! `run` in a leased session, which survives disconnections shorter than the lease. The command is ended only if the lease
-//! is about to end, and then before it ends.
+//! `run` in a leased session, which survives disconnections shorter than the lease. The command is ended only if the
+//! lease is about to end, early enough that it ends before the lease.
 
 use std::future::pending;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use signalbox_client::{BootClock, Clock, Error, ErrorKind, Lost, Moment, Permit}
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
-/// The longest such time in a grace period, which an administrator has given to the command.
+/// The same for the end of a grace period, which an administrator has granted to the command.
 const GRACE_RESERVE_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the command while a session holds the amounts.
@@ -59,14 +59,15 @@ async fn run_holding(
     Ok(supervise(&mut hold, arguments, processes, signals).await)
 }
 
-/// Releases the permit, with `done` after the work of a single flight, and closes the session, so that the resources are available when this process has ended. If that
-/// fails, the end of the lease releases them.
+/// Releases the permit, with `done` after the work of a single flight, and closes the session, so that the resources
+/// are available when this process has ended. If that fails, they are released when the lease ends.
 async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: Held, is_done: bool) {
     if permit.is_held() {
         let object = amounts.object();
         let released = async { if is_done { permit.release_done().await } else { permit.release().await } };
         match server.answer(released).await {
-            // The lease is over, which releases them too. If it was about to end, that was said before the command was ended.
+            // The lease is over, so the resources are released. If it was about to end, a warning said so before the
+            // command was ended.
             Err(error) if error.lost().is_some() => {}
             Err(error) if matches!(error.kind(), ErrorKind::Connect(_)) => {
                 return warn(&format!("{object} may stay held until the lease ends: {error}"));
@@ -107,13 +108,13 @@ struct Reported {
     revoked: bool,
 }
 
-/// How long the lease lasts, as last seen.
+/// The duration and the end of the lease, as last seen.
 #[derive(Clone, Copy)]
 struct Term {
-    /// The longest time that was ever left: nearly the whole lease, because each renewal restarts it.
+    /// The longest time that was ever left: nearly the whole lease, because each renewal starts it again.
     longest: Duration,
-    /// The earliest end of the lease. Unless the permit is revoked, no other client is granted its resources before that
-    /// time, whatever happens to the permit. On the clock of the lease, which counts while the machine is suspended.
+    /// The earliest end of the lease, on the boot clock, which also counts while the machine is suspended. No other
+    /// client is granted the resources before it, unless the permit is revoked.
     until: Moment,
 }
 
@@ -124,7 +125,7 @@ impl Term {
         term
     }
 
-    /// Reads how long the lease lasts now.
+    /// Updates the term from the permit. Returns how long the lease lasts now.
     fn update(&mut self, permit: &Permit) -> Duration {
         let left = permit.time_left();
         if let Some(left) = left {
@@ -168,7 +169,7 @@ impl<'a> LeaseHold<'a> {
             _ => format!("the lease of {names} is no longer renewed"),
         };
         let left = match lost {
-            // The server has released it, however long the lease would have lasted; or the lease is over.
+            // The server has released the permit before the end of the lease, or the lease is over.
             Lost::Revoked | Lost::Unreachable | Lost::Refused => Duration::ZERO,
             _ => term.until.0.saturating_sub(BootClock.now().0),
         };
@@ -182,7 +183,7 @@ impl Hold for LeaseHold<'_> {
         let permit = self.permit;
         loop {
             let State::Held { mut term, reported } = self.state else { return pending().await };
-            let quiet = term.update(permit).saturating_sub(notice(self.kill_after, term.longest));
+            let until_notice = term.update(permit).saturating_sub(notice(self.kill_after, term.longest));
             self.state = State::Held { term, reported };
             let ends_in_time = self.on_lost == OnLost::Kill;
             tokio::select! {
@@ -196,7 +197,7 @@ impl Hold for LeaseHold<'_> {
                     self.state = State::Held { term, reported: Reported { revoked: true, ..reported } };
                     return self.revoked(left);
                 }
-                () = BootClock.sleep_until(after(quiet)), if ends_in_time && !reported.not_renewed => {
+                () = BootClock.sleep_until(after(until_notice)), if ends_in_time && !reported.not_renewed => {
                     let left = term.update(permit);
                     self.state = State::Held { term, reported };
                     if left <= notice(self.kill_after, term.longest) {
@@ -209,28 +210,28 @@ impl Hold for LeaseHold<'_> {
     }
 }
 
-/// The moment after this time.
+/// Returns the moment this long after now.
 fn after(span: Duration) -> Moment {
     Moment(BootClock.now().0.saturating_add(span))
 }
 
-/// How long before its end a lease that is not renewed is given up: at most a quarter of it (and the reserve), because
-/// otherwise a renewal that is only late would end the command.
+/// Returns how long before the end of a lease that is not renewed the command is asked to end: at most a quarter of the
+/// lease and the reserve, because otherwise a renewal that is only late would end the command.
 fn notice(kill_after: Duration, lease: Duration) -> Duration {
     kill_after.min(lease / 4) + reserve(lease)
 }
 
-/// How long the command may take to end if this much of the lease is left.
+/// Returns how long the command may take to end if this much of the lease is left.
 fn time_to_end(kill_after: Duration, left: Duration) -> Duration {
     kill_after.min(left - reserve(left))
 }
 
-/// How long the command may take to end if this much of a grace period is left.
+/// Returns how long the command may take to end if this much of a grace period is left.
 fn time_of_grace(kill_after: Duration, left: Duration) -> Duration {
     kill_after.min(left - reserve(left).min(GRACE_RESERVE_MAX))
 }
 
-/// The time that SIGKILL may need to take effect.
+/// Returns the time that SIGKILL may need to take effect.
 fn reserve(span: Duration) -> Duration {
     (span / 20).min(RESERVE_MAX)
 }

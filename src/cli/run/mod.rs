@@ -1,8 +1,8 @@
 //! `signalbox run`: runs a command while holding resources for it.
 //!
-//! There are two ways to hold them: `plain` by a connection, `leased` by a leased session. Both raise an alarm in
-//! `supervise` when the resources are about to be lost, and `supervise` ends the command and its descendants, which
-//! `processes` and `descendants` know.
+//! A connection holds them (`plain`), or a leased session (`leased`). Both raise an alarm in `supervise` when the
+//! resources are about to be lost or were lost, and `supervise` ends the command and its descendants, which `processes`
+//! and `descendants` find.
 
 mod arguments;
 mod descendants;

@@ -1,7 +1,7 @@
-//! The command of `run` and the processes that it starts: they are started, sent signals, and waited for here.
+//! Starts the command of `run`, sends signals to it and its descendants, and waits for them.
 //!
-//! This process is the reaper of its descendants: one whose parent has ended becomes a child of this process, wherever it
-//! stands in the tree. So the descendants have ended when this process has no children left.
+//! This process is a subreaper: a descendant whose parent has ended becomes a child of this process. So the descendants
+//! have ended when this process has no children left.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Identity, Process};
-use crate::cli::executable::found;
+use crate::cli::executable;
 use crate::cli::exit::{End, Exit, Failure};
 use crate::cli::messages::warn;
 use crate::cli::outer::{self, Holding, OUTER};
@@ -31,7 +31,7 @@ use crate::cli::session::{EVENTS_FD, GRANT, KEY, SESSION, SLOTS};
 use crate::cli::signals::{STOPS, Signals, unblock};
 use signalbox_client::GrantId;
 
-/// Runs a script that names no interpreter, as shells do.
+/// Runs a script that does not name an interpreter, as shells do.
 const SHELL: &str = "/bin/sh";
 
 const SET_USER_ID: u32 = 0o4000;
@@ -43,17 +43,17 @@ pub(super) struct Processes {
     ended: Option<WaitStatus>,
     /// SIGCHLD.
     deaths: Arrivals,
-    /// Those that were sent SIGTERM. A second one would interrupt how they end.
+    /// The processes that were sent SIGTERM. A second one would disturb their shutdown.
     asked: HashSet<Identity>,
-    /// Those that this process may not send signals, which is reported once.
+    /// The processes to which this one may not send signals; each is reported once.
     protected: HashSet<Identity>,
     events: Events,
 }
 
 impl Processes {
-    /// Starts the command, with its slots and what is held for it in the environment. The caller already listens for `signals`, so
-    /// that none is missed; from now on, also for those that stop process groups, because a terminal would otherwise stop this
-    /// process whatever the command does.
+    /// Starts the command, with its slots and what is held for it in the environment. The caller already listens for
+    /// `signals`, so that none is missed. From now on, they include the signals that stop process groups, because a
+    /// terminal would otherwise stop this process even if the command continues to run.
     pub(super) fn start(
         command: &[OsString],
         signals: &mut Signals,
@@ -74,7 +74,7 @@ impl Processes {
                  ended, not the processes that it starts",
             );
         }
-        let path = found(program);
+        let path = executable::find(program);
         if path.as_deref().is_some_and(runs_as_other_user) {
             warn(&format!(
                 "command \"{}\" runs as another user, who may forbid signals from this one; if its resources are lost, it \
@@ -85,7 +85,7 @@ impl Processes {
         let (events, reader) = Events::open().map_err(unprepared)?;
         let prepared = |mut command: Command| {
             command.env(EVENTS_FD, reader.as_raw_fd().to_string());
-            // The command has only what is held for it, not what an outer `run` or `acquire` holds.
+            // The command gets the variables of what is held for it, not those of an outer `run` or `acquire`.
             for variable in [SESSION, KEY, GRANT, SLOTS] {
                 command.env_remove(variable);
             }
@@ -140,7 +140,7 @@ impl Processes {
         }
     }
 
-    /// How the command ended; `None`: it runs.
+    /// Returns how the command ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<End> {
         self.ended.map(|status| match (status.exit_status(), status.terminating_signal()) {
             (_, Some(signal)) => End::Signal(signal),
@@ -158,18 +158,18 @@ impl Processes {
         }
     }
 
-    /// Whether the command gets the signals that a terminal sends to the process group of this process. `timeout` and `setsid`
-    /// make a group of their own.
+    /// Returns whether the command gets the signals that a terminal sends to the process group of this process. Under
+    /// `timeout` and `setsid`, it is in a different group.
     pub(super) fn is_in_group(&self) -> bool {
         getpgid(Some(self.command)) == Ok(getpgrp())
     }
 
-    /// Whether the command and its descendants are stopped.
+    /// Returns whether the command and its descendants are stopped.
     pub(super) fn are_stopped(&self) -> bool {
-        self.ended.is_none() && descendants::are_still(self.command)
+        self.ended.is_none() && descendants::are_stopped(self.command)
     }
 
-    /// Asks each process that was not asked before to end.
+    /// Sends SIGTERM to each process that has not been sent one.
     pub(super) fn terminate(&mut self) {
         for process in self.all() {
             if self.asked.insert(process.identity()) {
@@ -180,14 +180,14 @@ impl Processes {
         }
     }
 
-    /// Kills all processes that exist now. One that starts another at this moment has to be killed again.
+    /// Kills all processes that exist now. This must be repeated, because one may be starting another at this moment.
     pub(super) fn kill(&mut self) {
         for process in self.all() {
             self.send(process, Signal::SIGKILL);
         }
     }
 
-    /// The failure to end those that are left.
+    /// Returns the failure to end the processes that are left.
     pub(super) fn left(&self) -> Failure {
         let pids: Vec<_> = self.all().iter().map(|process| process.pid.to_string()).collect();
         let which = if pids.is_empty() { "that the command started".to_owned() } else { pids.join(", ") };
@@ -217,7 +217,8 @@ impl Processes {
     }
 }
 
-/// Whether the kernel may refuse this process to send signals to a command of this file.
+/// Returns whether a command of this file runs as another user, so that the kernel may refuse signals from this
+/// process.
 fn runs_as_other_user(file: &Path) -> bool {
     let is_of_other = |file: std::fs::Metadata| {
         file.permissions().mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw()
@@ -225,11 +226,11 @@ fn runs_as_other_user(file: &Path) -> bool {
     !geteuid().is_root() && file.metadata().is_ok_and(is_of_other)
 }
 
-/// What happens to the resources, as lines that the command reads from a descriptor: a program in any language learns of a
-/// revocation by that. Each line has an event, and perhaps how many milliseconds are left (`docs/run.md`, "Events").
+/// An event of the resources, which the command reads as a line from a descriptor, so that programs in any language
+/// learn of it. A line has the event, and perhaps how many milliseconds are left (`docs/run.md`, "Events").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// An administrator takes them away after this time.
+    /// An administrator has revoked them, and the grace period ends after this time.
     Revoking(Duration),
     /// The lease cannot be renewed, and ends after this time.
     Expiring(Duration),
@@ -237,13 +238,12 @@ pub(super) enum Event {
     Lost,
 }
 
-/// Where the command's events are written.
+/// The pipe to which the command's events are written.
 #[derive(Debug)]
 struct Events(File);
 
 impl Events {
-    /// Opens a pipe. Its other end is for the command: it is left open when the command is started, and has to be dropped
-    /// afterwards.
+    /// Opens a pipe. Returns its reading end too, which the command inherits; drop it once the command is started.
     fn open() -> io::Result<(Self, OwnedFd)> {
         // A command that reads nothing must not delay this process.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -252,7 +252,8 @@ impl Events {
         Ok((Self(writer.into()), reader))
     }
 
-    /// Writes an event. There are a few at most, so each one fits into the pipe; a command that has closed it needs none.
+    /// Writes an event. There are only a few, so each fits into the pipe. If the command has closed the pipe, the event
+    /// is discarded.
     fn send(&mut self, event: Event) {
         let line = match event {
             Event::Revoking(left) => format!("revoking {}\n", left.as_millis()),

@@ -1,7 +1,7 @@
-//! Runs a command together with the resources that it holds. Before they are lost, and when this process is asked to end,
-//! the command and all its descendants are ended. docs/run.md is the contract.
+//! Runs a command together with the resources that it holds. Before the resources are lost, and when this process is
+//! asked to end, it ends the command and all its descendants. docs/run.md is the contract.
 //!
-//! Nothing here waits for another program: timers and signals come first, and messages are written by a thread.
+//! Nothing here waits for another program: timers and signals come first, and a separate thread writes messages.
 
 use std::future::pending;
 use std::time::Duration;
@@ -15,22 +15,21 @@ use crate::cli::exit::{End, Exit, Failure};
 use crate::cli::messages::warn;
 use crate::cli::signals::{STOPS, Signals, is_from_keyboard};
 
-/// How often processes are killed again until none is left.
+/// The time between two SIGKILLs, until no process is left.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long killed processes may take to end. The kernel lets one that waits for a device take any time.
+/// How long killed processes may take to end. A process that waits for a device can take any time.
 const DEATH_MAX: Duration = Duration::from_secs(10);
 
-/// How often this process, when it was asked to stop, looks whether its command has.
+/// How often this process, after it was asked to stop, checks whether its command has stopped.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long it does so.
+/// How long this process checks that.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
 /// The resources that a command holds while it runs.
 pub(super) trait Hold {
-    /// Resolves each time that there is a new reason to end the command, and never once no other can follow.
-    /// Cancel safe.
+    /// Returns the next reason to end the command, or waits forever if no other can follow. Cancel safe.
     async fn alarm(&mut self) -> Alarm;
 }
 
@@ -77,7 +76,8 @@ impl Phase {
         }
     }
 
-    /// SIGTERM was sent, and SIGKILL follows after this time: a later reason can only bring it forward.
+    /// Returns the phase after SIGTERM was sent, with SIGKILL after this time; a later reason can only bring it
+    /// forward.
     fn ending(self, time: Duration) -> Self {
         let kill_at = Instant::now() + time;
         match self {
@@ -87,7 +87,7 @@ impl Phase {
         }
     }
 
-    /// Until when the processes are sent SIGKILL, if that begins now unless it has begun.
+    /// Returns until when the processes are sent SIGKILL, which begins now unless it has already begun.
     fn kill_until(self) -> Instant {
         match self {
             Self::Running | Self::Ending { .. } => Instant::now() + DEATH_MAX,
@@ -103,7 +103,7 @@ pub(super) async fn supervise(
     processes: Processes,
     signals: &mut Signals,
 ) -> Outcome {
-    // When the first process of a container ends, the kernel kills all others, but that is after the release.
+    // When the first process of a container ends, the kernel kills all others, but only after the release.
     let ends_rest = std::process::id() == 1 && !arguments.wait_children;
     let mut supervisor = Supervisor {
         arguments,
@@ -137,16 +137,16 @@ struct Supervisor<'a> {
     arguments: &'a Arguments,
     processes: Processes,
     phase: Phase,
-    /// A terminal asked this process to stop, and until this time, the command may stop first.
+    /// Set after a terminal has asked this process to stop: until this time, the command may stop first.
     stop_until: Option<Instant>,
-    /// The resources were lost, so the command did not end by itself.
+    /// Whether the resources were lost, so that the command did not end by itself.
     is_lost: bool,
-    /// The descendants are ended when the command has ended.
+    /// Whether the descendants are ended when the command has ended.
     ends_rest: bool,
 }
 
 impl Supervisor<'_> {
-    /// How this process ends; `None`: processes are left that it waits for.
+    /// Returns how this process ends; `None` while it waits for processes.
     fn end(&mut self) -> Option<End> {
         let has_processes = self.processes.reap();
         let end = self.processes.ended()?;
@@ -154,7 +154,7 @@ impl Supervisor<'_> {
             match self.phase {
                 Phase::Running if self.ends_rest => self.terminate(self.arguments.kill_after),
                 Phase::Running if !self.arguments.wait_children => return Some(end),
-                // Those that were started after the others had been asked.
+                // Some may have been started after the others were sent SIGTERM.
                 Phase::Ending { .. } => self.processes.terminate(),
                 Phase::Running | Phase::Killing { .. } => {}
             }
@@ -163,13 +163,13 @@ impl Supervisor<'_> {
         Some(if self.is_lost { Exit::Unavailable.into() } else { end })
     }
 
-    /// Asks the processes to end, and kills those that are left after this time.
+    /// Sends SIGTERM to the processes; those that are left after this time are killed.
     fn terminate(&mut self, time: Duration) {
         self.processes.terminate();
         self.phase = self.phase.ending(time);
     }
 
-    /// Kills the processes that are left; a failure if that was tried for long enough.
+    /// Kills the processes that are left. Returns the failure if that was tried for long enough.
     fn kill(&mut self) -> Option<Failure> {
         let until = self.phase.kill_until();
         if Instant::now() >= until {
@@ -190,7 +190,7 @@ impl Supervisor<'_> {
             return;
         }
         let sent = if time.is_zero() {
-            // Others may have the resources now, so the processes do nothing more, not even what they do on SIGTERM.
+            // Others may have the resources now, so the processes must do nothing more, not even handle SIGTERM.
             self.phase = Phase::Killing { next: Instant::now(), until: self.phase.kill_until() };
             "sent SIGKILL to the command and its descendants".to_owned()
         } else {

@@ -1,7 +1,7 @@
 //! The library that sends the calls of a program to the server: where it is, and whether it can be loaded.
 //!
-//! The dynamic linker only warns of a library that it cannot load, and the program would then run with the semaphores of
-//! its own host. So everything that can be known is checked before.
+//! The dynamic linker only warns of a library that it cannot load, and the program would then run with the semaphores
+//! of its own host. So everything that can be known is checked beforehand.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,10 +21,10 @@ const CHECK: &str = "SIGNALBOX_SYSV_CHECK";
 
 const NAME: &str = "libsignalbox_sysv.so";
 
-/// The start of an ELF file, to the number of the machine that it is for.
+/// The length of the start of an ELF header, up to and including the machine.
 const HEADER_BYTES: usize = 20;
 
-/// The library as an absolute path: the one of `--library`, or the one that belongs to this program.
+/// Returns the absolute path of the library: the one of `--library`, or the one that belongs to this program.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = match given {
         Some(path) => path.to_owned(),
@@ -39,25 +39,26 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The library of an installed program is in `../lib/signalbox`, as in the Debian package; that of a build is beside it.
+/// Returns the library that belongs to this program: in `../lib/signalbox` if the program is installed, as by the
+/// Debian package; in the same directory if it was built.
 fn installed() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         unusable(Path::new(NAME), &format!("the path of this program is unknown: {error}"))
     })?;
     let directory = program.parent().unwrap_or(Path::new("/"));
     let prefix = directory.parent().unwrap_or(Path::new("/"));
-    let places = [prefix.join("lib/signalbox"), directory.to_owned()];
-    let found = places.iter().map(|place| place.join(NAME)).find(|path| path.exists());
+    let directories = [prefix.join("lib/signalbox"), directory.to_owned()];
+    let found = directories.iter().map(|directory| directory.join(NAME)).find(|path| path.exists());
     found.ok_or_else(|| {
-        let [installed, beside] = places.map(|place| escaped(place.as_os_str().as_bytes()));
+        let [installed, built] = directories.map(|directory| escaped(directory.as_os_str().as_bytes()));
         Failure::new(Exit::System, format!(
-            "the library \"{NAME}\" is neither in \"{installed}\" nor in \"{beside}\"; install it (the Debian package has \
+            "the library \"{NAME}\" is neither in \"{installed}\" nor in \"{built}\"; install it (the Debian package has \
              it; in the sources, \"cargo build -p signalbox-sysv\" makes it), or give it with --library PATH"
         ))
     })
 }
 
-/// The start of a file.
+/// Reads the start of a file.
 pub(super) fn header(path: &Path) -> io::Result<[u8; HEADER_BYTES]> {
     let mut header = [0; HEADER_BYTES];
     match File::open(path)?.read_exact(&mut header) {
@@ -67,7 +68,7 @@ pub(super) fn header(path: &Path) -> io::Result<[u8; HEADER_BYTES]> {
     }
 }
 
-/// Whether both files are ELF files of the same class, byte order and machine, and the first a shared library.
+/// Returns whether both are ELF files of the same class, byte order and machine, and the first is a shared library.
 fn is_for(library: &[u8; HEADER_BYTES], program: &[u8; HEADER_BYTES]) -> bool {
     /// `ET_DYN` in either byte order.
     const SHARED: [[u8; 2]; 2] = [[3, 0], [0, 3]];
@@ -87,7 +88,7 @@ fn unusable(path: &Path, why: &str) -> Failure {
     )
 }
 
-/// The value of [`PRELOAD`] for the command: the library, then what was there.
+/// Returns the value of [`PRELOAD`] for the command: the library, then the previous value.
 pub(super) fn preload(library: &Path) -> Result<OsString, Failure> {
     let path = library.as_os_str();
     if path.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$')) {
@@ -97,13 +98,14 @@ pub(super) fn preload(library: &Path) -> Result<OsString, Failure> {
     Ok(before(path, std::env::var_os(PRELOAD).as_deref()))
 }
 
-/// Asks the library whether it can use the settings that a command would get: loaded into this program, it ends it if not.
+/// Checks that the library can use the settings that a command would get: it is loaded into another run of this
+/// program, and ends that if it cannot.
 pub(super) fn check_settings(command: &Command) -> Result<(), Failure> {
     let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let itself = std::env::current_exe();
-    let asked = itself
+    let result = itself
         .and_then(|itself| Command::new(itself).arg("--version").envs(variables).env(CHECK, "1").output());
-    let output = asked.map_err(|error| {
+    let output = result.map_err(|error| {
         Failure::new(
             Exit::System,
             format!("cannot ask the library whether its settings are right: {error}; try again"),

@@ -1,6 +1,6 @@
 //! `signalbox sysv`: System V semaphore sets: runs programs with them, lists, shows and removes them.
 //!
-//! `status`, `holders`, `waiters` and `watch` are about a set with the option `--sysv`; what they print is here, too.
+//! With `--sysv`, `status` and `watch` are about a set; what they print is here, too.
 
 mod library;
 mod program;
@@ -28,8 +28,8 @@ use signalbox_model::views::Set;
 /// Programs that call semget, semop and semctl use the semaphores of their own host. With "signalbox sysv run" they share
 /// them with programs on other hosts, without changes: a library sends the calls to the server.
 ///
-/// "list", "show" and "remove" correspond to ipcs and ipcrm. "signalbox status" and "signalbox watch" are about a set with
-/// the option --sysv.
+/// "list", "show" and "remove" correspond to ipcs and ipcrm. With --sysv, "signalbox status" and "signalbox watch" are
+/// about a set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -52,9 +52,9 @@ enum Action {
     /// owner by semctl, or of the creation (UTC), flags: durable (it survives a restart of the server), fifo (a call that takes
     /// from a semaphore waits for those before it). A set that was made without a key (IPC_PRIVATE) has none.
     ///
-    /// With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid,
-    /// creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970), durable and
-    /// fifo.
+    /// With --json, the output is one object per line with the keys key (a string, or null), id, uid, gid, creator_uid,
+    /// creator_gid, mode (a string), semaphores, waiting, adjusting, operated and changed (in seconds since 1970),
+    /// durable and fifo.
     #[command(after_help = "\
 Examples:
   signalbox sysv list
@@ -82,9 +82,9 @@ Examples:
     Show(SetArgument),
     /// Remove a System V semaphore set
     ///
-    /// Calls that wait for the set fail with EIDRM, and later ones with EINVAL, as after ipcrm. Adjustments of the set are
-    /// dropped. The owner of the set, its creator and user 0 may remove it: the server checks the user of this command, as it
-    /// is stated by this program, like it checks other programs.
+    /// Calls that wait for the set fail with EIDRM, and later ones with EINVAL, as after ipcrm. Adjustments of the set
+    /// are dropped. The owner of the set, its creator and user 0 may remove it: the server checks the user that this
+    /// program states, as it does for other programs.
     #[command(after_help = "\
 Examples:
   signalbox sysv remove 0x2a

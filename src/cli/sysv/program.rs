@@ -1,6 +1,6 @@
-//! The program that `sysv run` starts: whether the dynamic linker loads the library into it.
+//! Checks that the dynamic linker can load the library into the program that `sysv run` starts.
 //!
-//! Where it does not, it says nothing, and the program would use the semaphores of its own host.
+//! If it cannot, it does not say so, and the program would use the semaphores of its own host.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,25 +12,26 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{getgid, getuid};
 
 use super::library;
-use crate::cli::executable::{found, is_executable};
+use crate::cli::executable::{self, is_executable};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 
-/// The interpreters of interpreters that are followed.
+/// The maximum number of scripts that interpret each other.
 const SCRIPTS_MAX: usize = 4;
 
-/// How much of the first line the kernel reads.
+/// How much of the first line of a script the kernel reads.
 const LINE_BYTES: usize = 256;
 
-/// The longest name of a dynamic linker that is read.
+/// The maximum length of the path of a dynamic linker that is read.
 const LINKER_BYTES: usize = 4096;
 
-/// What runs a file that is neither a program nor names an interpreter.
+/// The interpreter of a script that does not name one.
 const SHELL: &str = "/bin/sh";
 
-/// Whether the library can be loaded into the program of this command. One that cannot be executed is left to the attempt.
+/// Fails if the library cannot be loaded into the program of this command. A command that cannot be executed passes:
+/// executing it will fail.
 pub(super) fn check(command: &OsStr) -> Result<(), Failure> {
-    let Some(mut path) = found(command) else { return Ok(()) };
+    let Some(mut path) = executable::find(command) else { return Ok(()) };
     for _ in 0..=SCRIPTS_MAX {
         match interpreter(&path) {
             Ok(None) => return Ok(()),
@@ -42,7 +43,8 @@ pub(super) fn check(command: &OsStr) -> Result<(), Failure> {
     Err(refused(command, &path, &format!("more than {SCRIPTS_MAX} scripts interpret each other")))
 }
 
-/// The interpreter of a script; `None`: it is a program that the library can be loaded into.
+/// Returns the interpreter of a script; `None` for a program into which the library can be loaded. Fails with the
+/// reason why it cannot be loaded.
 fn interpreter(path: &Path) -> Result<Option<PathBuf>, String> {
     let unreadable =
         |error: io::Error| format!("it cannot be read, to see whether it is linked dynamically: {error}");
@@ -74,7 +76,7 @@ fn interpreter(path: &Path) -> Result<Option<PathBuf>, String> {
     Ok(None)
 }
 
-/// The path in the program header `PT_INTERP`, of a file of 64 bits in this machine's byte order.
+/// Returns the path in the program header `PT_INTERP` of a 64-bit file in this machine's byte order.
 fn linker(file: &File, header: &[u8]) -> io::Result<Option<Vec<u8>>> {
     const PT_INTERP: u64 = 3;
     let (first, bytes, count) = (number(header, 32, 8), number(header, 54, 2), number(header, 56, 2));
@@ -90,7 +92,7 @@ fn linker(file: &File, header: &[u8]) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// A number of a header; 0 after the end of a file that is too short.
+/// Returns a number of a header; 0 if the file is too short.
 fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let mut number = [0; 8];
     if let Some(bytes) = bytes.get(at..at + size) {
@@ -100,7 +102,7 @@ fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     u64::from_ne_bytes(number)
 }
 
-/// At most as many bytes, fewer at the end of the file.
+/// Reads `bytes` bytes from the offset `at`, or fewer at the end of the file.
 fn read(mut file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     file.seek(SeekFrom::Start(at))?;
@@ -113,8 +115,8 @@ fn refused(command: &OsStr, file: &Path, why: &str) -> Failure {
     Failure::new(
         Exit::System,
         format!(
-            "the library cannot be loaded into \"{file}\", so the command \"{command}\" was not started, whose semaphores would \
-         be those of this host: {why}; run a program that is linked dynamically to the glibc of this machine, and change the \
+            "the library cannot be loaded into \"{file}\": {why}; the command \"{command}\" was not started, because its \
+         semaphores would be those of this host; run a program that is linked dynamically to the glibc of this machine, and change the \
          user before: \"sudo signalbox sysv run …\""
         ),
     )

@@ -28,20 +28,20 @@ const USAGE: &str = "signalbox sysv run [OPTIONS] -- <COMMAND>...";
 /// Before that, this program checks that the library is there, that it can be loaded into the command, and that the server
 /// answers and supports the calls. If one of them fails, the command is not started (71: the library, 69: the server).
 ///
-/// The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of
-/// --server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of
-/// one cluster: the programs use the one that leads, and the next one after a failover. Further settings of the library are
-/// taken from the file and from the environment as they are.
+/// The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is
+/// that of --server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are
+/// the nodes of one cluster: the programs use the one that leads, and the next one after a failover. The library itself
+/// reads its other settings from the file and the environment.
 ///
-/// The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library shows it to the
-/// server, so every program that is started must be able to read the file. Calls of semaphores need the rights read and
-/// acquire, on all objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and sends the
-/// token to a server on another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
+/// The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library presents it to
+/// the server, so every program that is started must be able to read the file. Calls of semaphores need the rights read
+/// and acquire, on all objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and
+/// sends the token to a server on another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
 ///
 /// The dynamic linker does not load the library into programs that are linked statically, for 32 bits or to another C
-/// library, and into those that change their user (set-user-id), such as sudo: start those the other way round, "sudo
-/// signalbox sysv run". A command that is one, or a script of one, is not started (71). The programs that the command
-/// starts are not checked: their semaphores would be those of their own host.
+/// library, nor into those that change their user (set-user-id), such as sudo: start those the other way round, "sudo
+/// signalbox sysv run". Such a command, or a script that it interprets, is not started (71). The programs that the
+/// command starts are not checked: their semaphores would be those of their own host.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! Which set an argument names, the sets of the server, and the end of a set.
+//! Finds the set that an argument names, lists the names of sets, and removes a set.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(crate) enum SetName {
     Id(SetId),
 }
 
-/// The set of a subcommand that is only about sets.
+/// The argument of a subcommand that is only about sets.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct SetArgument {
@@ -83,13 +83,13 @@ impl fmt::Display for SetName {
 }
 
 impl SetName {
-    /// The set that a name as an argument stands for.
+    /// Parses the NAME of a subcommand with `--sysv`.
     pub(crate) fn of(name: &Name) -> Result<Self, Failure> {
         let text = str::from_utf8(name.bytes()).unwrap_or_default();
         text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))
     }
 
-    /// Whether it names this set.
+    /// Returns whether it names this set.
     pub(super) fn is(self, listed: &ListedSet) -> bool {
         match self {
             Self::Key(key) => listed.stat.key == key,
@@ -97,13 +97,13 @@ impl SetName {
         }
     }
 
-    /// The set of this name on the server.
+    /// Returns the set of this name on the server. Fails if there is none.
     pub(super) async fn find(self, server: &Server, direct: &Direct) -> Result<ListedSet, Failure> {
         let listed = server.all(direct.sets()).await?;
         listed.into_iter().find(|listed| self.is(listed)).ok_or_else(|| self.missing())
     }
 
-    /// The failure for a set that does not exist.
+    /// Returns the failure for a set that does not exist.
     pub(super) fn missing(self) -> Failure {
         Failure::refused(format!("{self} does not exist; \"signalbox sysv list\" lists the sets"))
     }
@@ -144,12 +144,12 @@ pub(super) async fn remove(name: SetName, server: &Server) -> Result<(), Failure
     })
 }
 
-/// The user and the group of this process.
+/// Returns the effective user and group of this process.
 pub(super) fn caller() -> Caller {
     Caller { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
 }
 
-/// The names of sets, for the completion of a command line.
+/// Returns the names of sets, for the completion of a command line.
 pub(crate) async fn names_of_sets(server: &Server) -> Option<BTreeSet<String>> {
     let direct = server.direct().await.ok()?;
     let sets = server.all(direct.sets()).await.ok()?;

@@ -1,7 +1,7 @@
-//! What the library's own settings say of the server and the keys: its environment variables and its file.
+//! Reads the server and the keys from the library's own settings: its environment variables and its file.
 //!
-//! The library reads and checks all of them itself. This program has to know the server, to check that it answers, and
-//! whether any keys are selected.
+//! The library itself reads and checks all of its settings. This program needs to know the server, to check that it
+//! answers, and whether any keys are selected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub(super) has_keys: bool,
 }
 
-/// Reads the variables and the file; without one, that of the variable.
+/// Reads the variables and the file: `file`, or the one that a variable names.
 pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
     let variable = |name| std::env::var_os(name).map(|value| escaped(value.as_encoded_bytes()));
     let path = file.map(Path::to_owned).or_else(|| std::env::var_os(CONFIG).map(PathBuf::from));
@@ -40,7 +40,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
         })?,
     };
     let from_file = lines(&text);
-    let (server, place) = match (variable(SERVER), from_file.server) {
+    let (server, source) = match (variable(SERVER), from_file.server) {
         (Some(server), _) => (Some(server), SERVER.to_owned()),
         (None, server) => {
             let path = path.as_deref().unwrap_or(Path::new("")).as_os_str();
@@ -48,7 +48,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
         }
     };
     let has_keys = variable(KEYS).map_or(from_file.has_keys, |keys| !keys.is_empty());
-    let servers = server.map(|text| addresses(&text, &place)).transpose()?;
+    let servers = server.map(|text| addresses(&text, &source)).transpose()?;
     Ok(Settings { servers, has_keys })
 }
 
@@ -57,7 +57,7 @@ struct Lines<'a> {
     has_keys: bool,
 }
 
-/// The lines `server = HOST:PORT` and `keys = …` of a file.
+/// Reads the lines `server = HOST:PORT` and `keys = …` of a file.
 fn lines(text: &str) -> Lines<'_> {
     let pairs = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let pairs = pairs.filter_map(|line| line.split_once('='));
@@ -77,13 +77,14 @@ fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
 }
 
-/// The addresses of a server, with the ports that the library needs. Blanks may stand beside the commas.
-fn addresses(text: &str, place: &str) -> Result<Vec<Address>, Failure> {
+/// Parses the addresses of a server, which need ports, with spaces around the commas if any. `source` is where they
+/// come from, for a message.
+fn addresses(text: &str, source: &str) -> Result<Vec<Address>, Failure> {
     let addresses: Result<Vec<Address>, _> = text.split(',').map(|item| item.trim().parse()).collect();
     match addresses {
         Ok(addresses) if addresses.iter().all(|address| address.port().is_some()) => Ok(addresses),
         _ => Err(Failure::usage(format!(
-            "{place}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
+            "{source}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
                  it, or give --server"
         ))),
     }

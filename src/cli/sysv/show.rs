@@ -57,7 +57,7 @@ const KEYS: [&str; 12] = [
     "flags",
 ];
 
-/// What `status` calls a set.
+/// The kind of a set in `status`.
 const KIND: &str = "sysv";
 
 /// Shows the set of this name.
@@ -80,7 +80,7 @@ pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<(), Fai
     Ok(())
 }
 
-/// The semaphores; `None`: the caller may not read them.
+/// Returns the semaphores; `None` if the user may not read them.
 async fn semaphores(
     server: &Server,
     direct: &Direct,
@@ -138,7 +138,7 @@ fn write(
     Ok(())
 }
 
-/// A semaphore in JSON.
+/// Returns a semaphore in JSON.
 fn value((number, semaphore): (usize, &Semaphore)) -> Value {
     let Semaphore { value, pid, waiting_for_growth, waiting_for_zero } = semaphore;
     json!({ "number": number, "value": value, "pid": pid, "ncount": waiting_for_growth, "zcount": waiting_for_zero })
@@ -210,8 +210,8 @@ impl Users {
     }
 }
 
-/// An operation, such as `0:-1 UNDO`: the number of the semaphore, what is added to its value (0: it waits until the value
-/// is 0), and the flags.
+/// Returns an operation as text, such as `0:-1 UNDO`: the number of the semaphore, what is added to its value (0 waits
+/// until the value is 0), and the flags.
 fn operation_text(operation: &Operation) -> String {
     let mut text = adjustment_text(operation);
     for (is_set, word) in [(operation.is_nowait(), " NOWAIT"), (operation.is_undone(), " UNDO")] {

@@ -1,6 +1,6 @@
 //! `signalbox watch --sysv`: prints changes of semaphore sets.
 //!
-//! The server has no events of sets, so this asks for their state again and again, and prints what has changed since the
+//! The server has no events of sets, so this requests their state repeatedly, and prints what has changed since the
 //! last answer.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ const COLUMNS: [Column; 7] = [
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     listed: ListedSet,
-    /// `None`: the caller may not read them.
+    /// `None` if the user may not read them.
     values: Option<Vec<u16>>,
 }
 
@@ -82,8 +82,8 @@ async fn states(
     Ok(states)
 }
 
-/// The changes between two states of all sets, each with the last known state of its set. Removed sets come first, so that
-/// a set that was created again with the same key comes after them.
+/// Returns the changes between two states of all sets, each with the last known state of its set. Removed sets come
+/// first, so that a set that was created again with the same key comes after them.
 fn changes<'a>(
     before: &'a BTreeMap<SetId, State>,
     now: &'a BTreeMap<SetId, State>,

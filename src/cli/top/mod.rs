@@ -1,9 +1,9 @@
-//! `signalbox top`: what a server does, on the whole terminal.
+//! `signalbox top`: shows what a server does, full-screen.
 //!
-//! [`reader`](self::reader) asks the server and makes a [`Snapshot`](reader::Snapshot), `model` has what is shown and
-//! what keys do, and `view` makes lines of it. `model` and `view` need neither a server nor a terminal. This file has the terminal:
-//! keys, signals, and the time of the next update. However the program ends, the terminal is as before: also on a panic, a
-//! signal, and while it is stopped.
+//! [`reader`](self::reader) makes a [`Snapshot`](reader::Snapshot) from the server's answers, `model` has what is shown
+//! and what keys do, and `view` makes lines of it. `model` and `view` need neither a server nor a terminal. This file
+//! handles the terminal, keys, signals, and the time of the next update. However the program ends, even by a panic or a
+//! signal, it restores the terminal, and so it does while it is stopped.
 
 mod model;
 mod reader;
@@ -37,16 +37,16 @@ use model::{Model, Next};
 use reader::Reader;
 use view::{draw, write};
 
-/// Show what a server does, on the whole terminal
+/// Show what a server does, full-screen
 ///
 /// Four views, selected with 1 to 4 or Tab: names in use, declared semaphores, sessions, and the statistics of the server.
 /// Enter shows the holders and the queue of a name. s sorts by the next column, r reverses the order, / filters by a part
 /// of the name, label, address or identity, space stops the updates, ? lists all keys.
 ///
-/// Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port,
-/// or with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use,
-/// up to 2,000 of them an update. With very many names, they are listed less often than everything else. Names are shown
-/// with the escapes of lists. If the environment variable NO_COLOR is set, there are no colors.
+/// Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a
+/// port, or with --semaphore, only those of that port. Waiting requests are found by inspecting the names of which most
+/// is in use, up to 2,000 per update. Very many names are listed less often than everything else. Names are escaped as
+/// in lists. If the environment variable NO_COLOR is set, there are no colors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,13 +69,13 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     block_on_quietly(show(&common.server, arguments.interval))
 }
 
-/// How often the thread that reads the terminal looks whether it is still wanted.
+/// How often the thread that reads the terminal checks whether it must end.
 const KEYS_POLL: Duration = Duration::from_millis(100);
 
-/// The signals that end the program, and the last one, which stops it until it is continued.
+/// The signals that end the program, except the last one, which stops it until it is continued.
 const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTSTP];
 
-/// Shows the server until a person or a signal ends it.
+/// Shows the server until the user or a signal ends the program.
 async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
     let screen = Screen::open()?;
     let mut signals = Signals::of(&SIGNALS).map_err(|error| failed(&error))?;
@@ -83,11 +83,12 @@ async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.shown());
     let mut due = Instant::now();
-    // Keys are obeyed during a reading, which may take its time. A key that asks for one has another one after that.
-    let (mut is_asked, mut is_for_key) = (false, false);
+    // Keys are handled during a reading, which may take long. If a key requests a reading meanwhile, another one
+    // follows.
+    let (mut is_requested, mut is_for_key) = (false, false);
     loop {
-        if is_asked && !reader.is_reading() {
-            (is_asked, is_for_key) = (false, true);
+        if is_requested && !reader.is_reading() {
+            (is_requested, is_for_key) = (false, true);
             reader.begin(model.details.clone());
         }
         screen.draw(&model)?;
@@ -96,7 +97,7 @@ async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
                 // The terminal is gone.
                 None => Next::Quit,
                 Some(Event::Key(key)) => model.press(key),
-                // The screen may have another size.
+                // The size of the screen may have changed.
                 Some(_) => Next::Draw,
             },
             signal = signals.next() => match signal {
@@ -122,16 +123,16 @@ async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
         match next {
             Next::Quit => return Ok(()),
             Next::Draw => {}
-            Next::Read => is_asked = true,
+            Next::Read => is_requested = true,
             Next::Stop => {
                 screen.stop()?;
-                is_asked = true;
+                is_requested = true;
             }
         }
     }
 }
 
-/// The terminal while the program has it.
+/// The terminal while the program uses it.
 struct Screen;
 
 impl Screen {
@@ -151,7 +152,7 @@ impl Screen {
     fn draw(&self, model: &Model) -> Result<(), Failure> {
         let draw = || {
             let size = size()?;
-            // Written at once, so that the terminal shows no half of it.
+            // Written at once, so that the terminal never shows only a part.
             let mut screen = Vec::new();
             write(&draw(model, size), size.0, &mut screen)?;
             io::stdout().write_all(&screen)?;
@@ -160,10 +161,10 @@ impl Screen {
         draw().map_err(|error| failed(&error))
     }
 
-    /// Gives the terminal back until the program is continued.
+    /// Restores the terminal, and stops the program until it is continued.
     fn stop(&self) -> Result<(), Failure> {
         restore();
-        // It is ignored where nothing can continue the program.
+        // The kernel ignores it for the first process of a container, which nothing could continue.
         raise(Signal::SIGSTOP).map_err(|errno| failed(&errno.into()))?;
         begin().map_err(|error| failed(&error))
     }
@@ -180,7 +181,7 @@ fn begin() -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Leaves the terminal as it was. Nothing can be done about a failure.
+/// Restores the terminal. Nothing can be done about a failure.
 fn restore() {
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
@@ -190,7 +191,8 @@ fn failed(error: &io::Error) -> Failure {
     Failure::refused(format!("cannot use the terminal: {error}; check TERM and the terminal"))
 }
 
-/// What happens on the terminal, read by a thread of its own, because reading blocks. It ends with its receiver.
+/// Returns the events of the terminal, which a separate thread reads, because reading blocks. It ends once the receiver
+/// is dropped.
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (sender, receiver) = mpsc::unbounded_channel();
     thread::spawn(move || {

@@ -14,8 +14,8 @@ use super::reader::{NameKey, NameRow, Snapshot};
 use signalbox_client::{DeclaredEntry, Namespace, SessionEntry};
 use signalbox_model::views::{kind_of_session, ttl_left_s};
 
-/// Rows that PgUp and PgDn pass.
-const FAR: usize = 20;
+/// The number of rows by which PgUp and PgDn move.
+const PAGE_ROWS: usize = 20;
 
 const NAMES: [Column; 6] = [
     Column::number("IN USE", 11),
@@ -91,18 +91,18 @@ impl View {
     }
 }
 
-/// A value of a row. It knows its place in the order, in which the greatest figures come first.
+/// A value of a row. It determines the rank of its row in the order, in which the greatest numbers come first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
-    /// `None`: it was not asked for, or there is none.
+    /// `None` if it was not requested, or if there is none.
     Count(Option<u64>),
-    /// For how many seconds something has been so.
+    /// The time since something began, in seconds.
     Since(Option<u64>),
-    /// For how many seconds something stays so: the shortest time comes first.
+    /// The time until something ends, in seconds: the shortest comes first.
     Left(Option<u64>),
-    /// A text in which the filter looks, escaped.
+    /// An escaped text that the filter searches.
     Text(String),
-    /// Another text, escaped.
+    /// An escaped text that the filter does not search.
     Word(String),
 }
 
@@ -183,19 +183,19 @@ impl Row {
     }
 }
 
-/// In seconds; `None`: the session ends with its connection.
+/// Returns the time to live that is left, in seconds; `None` if the session ends with its connection.
 pub(super) fn ttl_left(session: &SessionEntry<Bytes>) -> Option<u64> {
     ttl_left_s(session.ttl_left).map(|left| left as u64)
 }
 
-/// What follows a key.
+/// What the program does after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The screen is drawn again.
     Draw,
-    /// The server is asked at once.
+    /// A reading begins at once.
     Read,
-    /// The terminal is given back until the program is continued.
+    /// The program stops until it is continued, and restores the terminal before.
     Stop,
     Quit,
 }
@@ -203,12 +203,12 @@ pub(super) enum Next {
 /// The state of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// The server as it was requested.
+    /// The server, as given on the command line.
     pub(super) server: String,
     pub(super) view: View,
     pub(super) snapshot: Snapshot,
     pub(super) rows: Vec<Row>,
-    /// Acquires and Releases a second since the snapshot before.
+    /// Acquires and Releases per second since the previous snapshot.
     pub(super) rates: Option<(f64, f64)>,
     /// Why the last update failed.
     pub(super) problem: Option<String>,
@@ -238,8 +238,8 @@ impl Model {
         let before = &self.snapshot;
         let elapsed_s = snapshot.at_s - before.at_s;
         let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 / elapsed_s;
-        let had_one = !before.statistics.is_empty() && elapsed_s > 0.0;
-        let rates = had_one
+        let has_previous = !before.statistics.is_empty() && elapsed_s > 0.0;
+        let rates = has_previous
             .then(|| (rate(snapshot.acquires, before.acquires), rate(snapshot.releases, before.releases)));
         self.rates = rates;
         self.snapshot = snapshot;
@@ -247,18 +247,18 @@ impl Model {
         self.arrange();
     }
 
-    /// The selected row; `None`: there are no rows.
+    /// Returns the selected row; `None` if there are no rows.
     pub(super) fn selected(&self) -> Option<usize> {
         (!self.rows.is_empty()).then_some(self.selected)
     }
 
-    /// The column by which the view is sorted, and whether its usual order is reversed.
+    /// Returns the column by which the view is sorted, and whether its usual order is reversed.
     pub(super) fn sort(&self) -> (&'static str, bool) {
         let Sort { column, is_reversed } = self.sorts[self.view as usize];
         (self.view.sorts()[column], is_reversed)
     }
 
-    /// Makes the rows of the view.
+    /// Makes, filters and sorts the rows of the view.
     fn arrange(&mut self) {
         let snapshot = &self.snapshot;
         let mut rows: Vec<_> = match self.view {
@@ -283,7 +283,7 @@ impl Model {
         self.select(self.selected);
     }
 
-    /// Does what a key is for.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Next {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -299,8 +299,8 @@ impl Model {
             KeyCode::Tab => self.show(View::ALL[(self.view as usize + 1) % View::ALL.len()]),
             KeyCode::Up | KeyCode::Char('k') => self.select(self.selected.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.select(self.selected + 1),
-            KeyCode::PageUp => self.select(self.selected.saturating_sub(FAR)),
-            KeyCode::PageDown => self.select(self.selected + FAR),
+            KeyCode::PageUp => self.select(self.selected.saturating_sub(PAGE_ROWS)),
+            KeyCode::PageDown => self.select(self.selected + PAGE_ROWS),
             KeyCode::Home => self.select(0),
             KeyCode::End => self.select(usize::MAX),
             KeyCode::Char('s') => {
@@ -356,7 +356,7 @@ impl Model {
         self.arrange();
     }
 
-    /// Leaves what was entered last.
+    /// Leaves the help, the details or the filter.
     fn back(&mut self) {
         if self.shows_help {
             self.shows_help = false;

@@ -1,4 +1,4 @@
-//! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the previous one.
+//! Reads from a server what `top` shows. Each answer may be from a slightly later moment than the previous one.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -20,10 +20,10 @@ const NAMES_OFTEN_MAX: usize = 10_000;
 /// Listing very many names may take 1/N of the time, where N is this number.
 const DUMP_PART: u32 = 20;
 
-/// How many names are asked for their queues in one update.
+/// The maximum number of names that are inspected for queues in one update.
 const INSPECTED_MAX: usize = 2_000;
 
-/// Reads from one server, while other things happen.
+/// Reads from one server, while keys are handled.
 pub(super) struct Reader<'a> {
     server: &'a Server,
     began: Instant,
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         self.reading.is_some()
     }
 
-    /// Begins to ask for everything, and for the details of one name. A reading in progress is given up.
+    /// Begins to read everything, and the details of one name. A reading in progress is dropped.
     pub(super) fn begin(&mut self, details: Option<NameKey>) {
         let (server, began, ports) = (self.server, self.began, self.ports.take());
         self.reading = Some(Box::pin(async move {
@@ -66,8 +66,8 @@ impl<'a> Reader<'a> {
         }));
     }
 
-    /// Waits for the end of the reading in progress, and forever if there is none. After a failure, the next reading
-    /// connects again. To drop the wait loses nothing.
+    /// Waits for the end of the reading in progress, or forever if there is none. After a failure, the next reading
+    /// connects again. Cancel safe.
     pub(super) async fn end(&mut self) -> Result<Snapshot, Failure> {
         let Some(reading) = &mut self.reading else { return pending().await };
         let read = reading.await;
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
 async fn connect(server: &Server) -> Result<Vec<Port>, Failure> {
     let mut ports = vec![Port::connect(server).await?];
     if !server.has_port() && server.kind().is_none() {
-        // A server may serve counters alone.
+        // A server may serve only counters.
         ports.extend(Port::connect(&server.about(Namespace::Semaphores)).await.ok());
     }
     Ok(ports)
@@ -95,7 +95,7 @@ impl Port {
         Ok(Self { namespace: server.namespace(), direct, plain, names: None })
     }
 
-    /// All names, perhaps of a moment ago if there are very many.
+    /// Returns all names; if there are very many, perhaps from an earlier list.
     async fn names(&mut self) -> Result<&[DumpEntry<Bytes>], Error> {
         let is_recent = self.names.as_ref().is_some_and(|(names, made, took)| {
             names.len() > NAMES_OFTEN_MAX && made.elapsed() < *took * DUMP_PART
@@ -103,7 +103,7 @@ impl Port {
         if !is_recent {
             let began = Instant::now();
             let mut names = self.plain.dump().await?.all().await?;
-            // Names with waiters are among those that are used most.
+            // Names with waiters are among those of which most is in use.
             names.sort_unstable_by(|one, other| {
                 (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
             });
@@ -112,7 +112,7 @@ impl Port {
         Ok(self.names.as_ref().map_or(&[], |(names, ..)| names))
     }
 
-    /// The names, with the queues of those that may have one if `waiting` requests wait.
+    /// Returns the names. Inspects those that may have a queue, until `waiting` requests are found.
     async fn rows(&mut self, waiting: u64) -> Result<Vec<NameRow>, Error> {
         let namespace = self.namespace;
         let mut rows: Vec<_> = self.names().await?.iter().map(|entry| name_row(namespace, entry)).collect();
@@ -128,7 +128,7 @@ impl Port {
                     row.capacity = (namespace == Namespace::Semaphores).then_some(inspected.capacity);
                     found += u64::from(inspected.waiting);
                 }
-                // It is gone since.
+                // The name no longer exists.
                 Err(error) if error.status() == Some(Status::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -179,9 +179,9 @@ async fn read(ports: &mut [Port], details: Option<&NameKey>, began: Instant) -> 
 pub(super) struct Snapshot {
     /// Seconds since the program began; rates are computed from it.
     pub(super) at_s: f64,
-    /// The items of Stats, of the first port that was asked, escaped.
+    /// The items of Stats of the first port, escaped.
     pub(super) statistics: Vec<(String, String)>,
-    /// Acquires and Releases of all ports that were asked.
+    /// Acquires and Releases of all ports.
     pub(super) acquires: u64,
     pub(super) releases: u64,
     pub(super) names: Vec<NameRow>,
@@ -192,13 +192,13 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The value of an item of Stats that is a number; 0 if there is none.
+    /// Returns the value of a numeric item of Stats; 0 if there is none.
     pub(super) fn statistic(&self, name: &str) -> u64 {
         let item = self.statistics.iter().find(|(item, _)| item == name);
         item.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
     }
 
-    /// The value of an item of Stats as text.
+    /// Returns the value of an item of Stats as text; `-` if there is none.
     pub(super) fn text(&self, name: &str) -> &str {
         self.statistics.iter().find(|(item, _)| item == name).map_or("-", |(_, value)| value)
     }
@@ -217,9 +217,9 @@ pub(super) struct NameRow {
     pub(super) key: NameKey,
     pub(super) in_use: u32,
     pub(super) peak: u32,
-    /// `None`: a counter, or it was not asked for.
+    /// `None` for a counter, or if it was not requested.
     pub(super) capacity: Option<u32>,
-    /// `None`: it was not asked for.
+    /// `None` if it was not requested.
     pub(super) waiting: Option<u32>,
 }
 
@@ -227,6 +227,6 @@ pub(super) struct NameRow {
 #[derive(Debug)]
 pub(super) struct Details {
     pub(super) key: NameKey,
-    /// `None`: the name no longer exists.
+    /// `None` if the name no longer exists.
     pub(super) state: Option<State>,
 }

@@ -18,7 +18,7 @@ use crate::cli::values::unix_now_s;
 use signalbox_client::{Inspected, Namespace, SessionEntry};
 use signalbox_model::SessionKind;
 
-// crossterm leaves out colors if the environment asks for none.
+// crossterm omits the colors if NO_COLOR is set.
 const PLAIN: ContentStyle = ContentStyle {
     foreground_color: None,
     background_color: None,
@@ -29,15 +29,15 @@ const BOLD: ContentStyle = ContentStyle { attributes: Attributes::none().with(At
 const HEADER: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkCyan), ..BOLD };
 const PROBLEM: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkRed), ..BOLD };
 const QUIET: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkGrey), ..PLAIN };
-/// Of a figure that deserves attention.
+/// The style of a number that deserves attention.
 const BUSY: ContentStyle = ContentStyle { foreground_color: Some(Color::DarkYellow), ..PLAIN };
 
-/// The same in reverse.
+/// Returns the style with reversed colors.
 fn reversed(style: ContentStyle) -> ContentStyle {
     ContentStyle { attributes: style.attributes.with(Attribute::Reverse), ..style }
 }
 
-/// A part of a line.
+/// A part of a line in one style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) text: String,
@@ -47,7 +47,7 @@ pub(super) struct Span {
 /// A line from left to right.
 pub(super) type Line = Vec<Span>;
 
-/// Messages may have several lines: a character that moves the cursor becomes a space.
+/// Returns a span. Control characters become spaces, because messages may have several lines.
 fn span(text: impl Into<String>, style: ContentStyle) -> Span {
     Span { text: text.into().replace(char::is_control, " "), style }
 }
@@ -59,9 +59,9 @@ fn plain(text: impl Into<String>) -> Line {
 const KEYS: [(&str, &str); 12] = [
     ("1 2 3 4, Tab", "names, declared semaphores, sessions, server"),
     ("Up Down, j k", "select a row"),
-    ("PgUp PgDn, Home End", "select far away"),
+    ("PgUp PgDn, Home End", "move by a page, or to the first or last row"),
     ("Enter", "holders and queue of the selected name"),
-    ("Esc", "back; without the filter"),
+    ("Esc", "back; clears the filter"),
     ("/", "filter by a part of the name, label, address or identity; Enter ends it"),
     ("s", "sort by the next column"),
     ("r", "reverse the order"),
@@ -71,7 +71,7 @@ const KEYS: [(&str, &str); 12] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// The lines of a screen of this width and height.
+/// Returns the lines of a screen of this width and height.
 pub(super) fn draw(model: &Model, (width, height): (u16, u16)) -> Vec<Line> {
     let (width, height) = (usize::from(width), usize::from(height));
     let mut lines = head_lines(model);
@@ -141,10 +141,10 @@ fn foot_line(model: &Model) -> Line {
     vec![span(format!("{rows} rows, by {}{order}{filter}  ? keys  q quit", column.to_lowercase()), QUIET)]
 }
 
-/// The least width of a column that takes what the others leave.
+/// The minimum width of a text column. Text columns share the space that the others leave.
 const TEXT_WIDTH_MIN: usize = 8;
 
-/// A table with a header and perhaps a selected row. Numbers are never cut.
+/// Returns the lines of a table with a header and perhaps a selected row. Numbers are never cut.
 fn table<'r>(
     columns: &[Column],
     rows: impl Iterator<Item = &'r [Cell]>,
@@ -194,7 +194,7 @@ impl Cell {
     }
 }
 
-/// The rows that fit on the screen, with the selected one.
+/// Returns the rows that fit on the screen, including the selected one.
 fn row_lines(model: &Model, width: usize, height: usize) -> Vec<Line> {
     let shown = height.saturating_sub(1).max(1);
     let first = model.selected().map_or(0, |selected| (selected + 1).saturating_sub(shown));
@@ -273,7 +273,7 @@ fn help() -> Vec<Line> {
     KEYS.into_iter().map(line).collect()
 }
 
-/// The digits in groups of three.
+/// Returns the number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -296,7 +296,7 @@ fn bytes(number: u64) -> String {
     if unit == 0 { format!("{number} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
 }
 
-/// A time in its two largest units.
+/// Returns a time in its two largest units.
 fn duration(time_s: u64) -> String {
     match time_s {
         0..60 => format!("{time_s}s"),
@@ -306,7 +306,7 @@ fn duration(time_s: u64) -> String {
     }
 }
 
-/// The start of a text that takes at most this number of columns.
+/// Returns the start of a text that takes at most this number of columns.
 fn cut(text: &str, columns: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find_map(|(at, character)| {
@@ -321,7 +321,7 @@ fn cut(text: &str, columns: usize) -> &str {
     text
 }
 
-/// A text in exactly this number of columns: it is cut, or filled with spaces.
+/// Returns a text in exactly this number of columns: it is cut, or filled with spaces.
 pub(super) fn fitted(text: &str, columns: usize, is_right: bool) -> String {
     let text = cut(text, columns);
     let spaces = " ".repeat(columns.saturating_sub(text.width()));
@@ -334,7 +334,8 @@ pub(super) fn write(lines: &[Line], width: u16, out: &mut impl Write) -> io::Res
         queue!(out, MoveTo(0, row as u16))?;
         let mut columns = usize::from(width);
         for Span { text, style } in line {
-            // Terminals differ in how wide some characters are; what follows these is in its column on all of them.
+            // Terminals differ in the width of some characters. This puts what follows them into its column on all
+            // terminals.
             queue!(out, MoveToColumn(width - columns as u16))?;
             let text = cut(text, columns);
             columns = columns.saturating_sub(text.width());
