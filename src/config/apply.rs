@@ -37,7 +37,7 @@ const UNUSED_KEYS: &[&str] = &[
     "temp_dir",
 ];
 
-/// Longest part of a value that a message repeats, in characters.
+/// The longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// Applies `settings`, read from the file at `path`, to `config`.
@@ -74,7 +74,7 @@ pub(super) fn apply<'a>(
         applied.mistakes.extend(outcome.err());
     }
     applied.end_declaration();
-    // A declaration is checked at its end.
+    // Mistakes in a declaration are found at its end.
     applied.mistakes.sort_by_key(|mistake| mistake.line);
     if !unused.is_empty() {
         let sentence = format!(
@@ -95,14 +95,14 @@ pub(super) struct Applied<'a> {
     pub(super) notices: Vec<Notice>,
     /// In the order of their lines.
     pub(super) mistakes: Vec<Mistake>,
-    /// The keys whose values were refused, or that were probably meant by an unknown one.
+    /// The keys whose values were refused, or that an unknown key was probably meant to be.
     pub(super) refused: Vec<&'static str>,
     /// The last setting of each key, by the key's name in the table. For keys within declarations, only those of
     /// `declaration`.
     pub(super) set: HashMap<&'static str, &'a Setting<'a>>,
     /// The setting that began the current declaration.
     declaration: Option<&'a Setting<'a>>,
-    /// The names of the declarations before it, with their lines.
+    /// The names of the earlier declarations, with their lines.
     declared: HashMap<String, usize>,
 }
 
@@ -222,7 +222,7 @@ fn refused(setting: &Setting<'_>, mut allowed: String) -> Mistake {
     Mistake::new(setting.line, sentence)
 }
 
-/// The start of a value, short enough for a sentence and on one line.
+/// Returns the start of a value, short enough for a sentence and on one line.
 pub(super) fn excerpt(written: &str) -> String {
     let line = written.lines().next().unwrap_or_default();
     let mut shown: String = line.chars().take(SHOWN_CHARS_MAX).collect();
@@ -232,13 +232,13 @@ pub(super) fn excerpt(written: &str) -> String {
     if shown.is_empty() { "(nothing)".to_owned() } else { shown }
 }
 
-/// A key of the table called `name`, where `name` is a table such as `counter`.
+/// Returns a key of the table `name`, such as `counter`; `None` if there is no such table.
 fn first_key_within(name: &str) -> Option<&'static str> {
     let within = |key: &&Key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
     Key::all().iter().find(within).map(Key::name)
 }
 
-/// The key that was probably meant: a few letters away, or the same word in one of the tables.
+/// Returns the key that was probably meant: a few letters away, or the same word in one of the tables.
 pub(super) fn closest_key(name: &str) -> Option<&'static str> {
     let by_word = || {
         let has_word = |key: &&Key| key.name().rsplit('.').next() == Some(name);
@@ -247,11 +247,11 @@ pub(super) fn closest_key(name: &str) -> Option<&'static str> {
     closest(name, Key::all().iter().map(Key::name)).or_else(by_word)
 }
 
-/// The word that is only a few letters away from this one.
+/// Returns the word that is only a few letters away from this one.
 pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (letters, letters_max) = (name.chars().count(), 1 + name.len() / 8);
     words
-        // A name may be very long.
+        // Saves comparing a very long name.
         .filter(|word| letters <= word.len() + letters_max)
         .map(|word| (strsim::levenshtein(name, word), word))
         .min_by_key(|(letters, _)| *letters)

@@ -1,4 +1,5 @@
-//! A file of declarations (`signalbox apply`): a prefix, and tables `[[semaphore.declare]]` as a configuration in TOML has them.
+//! A file of declarations (`signalbox apply`): a prefix, and tables `[[semaphore.declare]]` as in a configuration in
+//! TOML.
 
 use std::fmt;
 use std::fs;
@@ -13,10 +14,10 @@ use super::{apply, toml};
 use crate::declarations::outside;
 use signalbox_model::is_unsafe;
 
-/// What a file declares of the names that begin with a prefix.
+/// A file of declarations whose names begin with a prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DeclarationsFile {
-    /// What all names begin with; empty: the file has all declarations.
+    /// What all names begin with. If it is empty, the file has all declarations.
     pub(crate) prefix: String,
     /// In the order of the file; names are unique.
     pub(crate) declare: Vec<DeclareConfig>,
@@ -77,7 +78,7 @@ impl DeclarationsFile {
 /// What a file of declarations has, for messages.
 const FORMAT: &str = "such a file begins with prefix = \"TEXT\", which all names begin with, and has tables [[semaphore.declare]]";
 
-/// The file, in a form that is read again as the same.
+/// Writes the file; reading it gives an equal value.
 impl fmt::Display for DeclarationsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "prefix = {}", Quoted(&self.prefix))?;
@@ -94,7 +95,7 @@ impl fmt::Display for DeclarationsFile {
     }
 }
 
-/// A text as a string of TOML on one line. What a terminal would not show as itself is escaped.
+/// A text, displayed as a TOML string on one line, with [unsafe](is_unsafe) characters escaped.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-/// Why a configuration cannot be used: at least one mistake. It is shown as the first one.
+/// The mistakes that make a configuration unusable, at least one. Displays the first one.
 #[derive(Debug, Error)]
 #[error("{}", first_of(.0))]
 pub struct ConfigError(pub(super) Vec<String>);
@@ -51,18 +51,18 @@ pub struct Contradiction {
 }
 
 impl Contradiction {
-    /// A failed check, whose sentence says what would be right.
+    /// Returns the contradiction that a check has found; the sentence says what would be right.
     pub(super) fn of(keys: [&'static str; 2], sentence: impl Into<String>) -> Self {
         Self { keys, sentence: sentence.into() }
     }
 
-    /// A key that is of no use without another one.
+    /// Returns the contradiction of a key that needs another one, which is not set.
     pub(super) fn without(key: &'static str, missing: &'static str) -> Self {
         Self::of([key, missing], format!("{key} is set, but {missing} is not; set both or neither"))
     }
 }
 
-/// What is wrong with a line, from the readers, which do not know the file's path.
+/// A mistake in a line, as the readers report it, which do not know the path of the file.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// Counted from 1.
@@ -76,7 +76,7 @@ impl Mistake {
         Self { line, sentence: sentence.into() }
     }
 
-    /// The mistake with its file.
+    /// Returns the sentence, with the file and the line.
     pub(super) fn in_file(self, path: &Path) -> String {
         format!("{}:{}: {}", path.display(), self.line, self.sentence)
     }

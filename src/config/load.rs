@@ -19,12 +19,13 @@ use super::setting::{Language, Read, Setting, Value, read_yrmcds};
 use super::{apply, toml};
 use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 
-/// What the names of all variables begin with.
+/// The prefix of the names of all variables.
 const VARIABLE_PREFIX: &str = "SIGNALBOX_CONFIG_";
 
-/// The address in the header of a proxy is believed, and any user of a machine can connect from any address of its loopback.
+/// The server trusts the address in the header of a proxy, and any user of a machine can connect from any address of
+/// its loopback.
 const LOOPBACK_PROXIES_ADVICE: &str = "this is loopback, so every user of this machine can connect from there and state any \
-    client address, also one that has more rights; if you do not trust all of them, give rights by tokens or certificates and \
+    client address, even one that has more rights; if you do not trust all of them, give rights by tokens or certificates and \
     not by addresses, or let the proxy run on another machine";
 
 /// A configuration that was read, with the notices about it.
@@ -38,10 +39,10 @@ pub struct Loaded {
     file: Option<PathBuf>,
     /// The keys that were set, by name, and the last place that set each.
     origins: BTreeMap<&'static str, Origin>,
-    /// The mistakes in the file and the environment. The configuration does not have those lines and variables.
+    /// The mistakes in the file and the environment. The configuration does not include those lines and variables.
     mistakes: Vec<String>,
-    /// The keys whose values are not known, because they were refused or their names are misspelt. `None`: some lines could not
-    /// be read, so this could be any key.
+    /// The keys whose values are not known, because they were refused or their names are misspelt. `None` if some lines
+    /// could not be read, since they could set any key.
     refused: Option<Vec<&'static str>>,
 }
 
@@ -189,14 +190,15 @@ impl Loaded {
         self.origins.insert(key, Origin::Option(option));
     }
 
-    /// Reports the mistakes of the file and the environment, and contradictions ([`Config::validate`]) with the place where one
-    /// of the keys was set last. Contradictions of keys whose values are not known are not reported.
+    /// Fails with the mistakes of the file and the environment, and with contradictions ([`Config::validate`]), each
+    /// with the place where one of its keys was last set. Contradictions of keys whose values are not known are not
+    /// reported.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut mistakes = self.mistakes.clone();
         if let Some(refused) = &self.refused {
             let of_known = |found: &Contradiction| !found.keys.iter().any(|key| refused.contains(key));
             let found = self.config.contradictions().into_iter().filter(of_known);
-            mistakes.extend(found.map(|contradiction| self.at_its_place(&contradiction)));
+            mistakes.extend(found.map(|contradiction| self.with_origin(&contradiction)));
         }
         if mistakes.is_empty() { Ok(()) } else { Err(ConfigError(mistakes)) }
     }
@@ -206,18 +208,18 @@ impl Loaded {
         if self.mistakes.is_empty() { Ok(self) } else { Err(ConfigError(self.mistakes)) }
     }
 
-    fn at_its_place(&self, error: &Contradiction) -> String {
+    fn with_origin(&self, error: &Contradiction) -> String {
         // Both ports may be the default: then the keys that enable them are to blame.
         let enables = ["counter.enable", "semaphore.enable"];
-        let place = self.place_of(&error.keys).or_else(|| self.place_of(&enables));
-        match place.or_else(|| self.file_name()) {
-            Some(place) => format!("{place}: {error}"),
+        let origin = self.origin_of(&error.keys).or_else(|| self.origin_of(&enables));
+        match origin.or_else(|| self.file_name()) {
+            Some(origin) => format!("{origin}: {error}"),
             None => error.to_string(),
         }
     }
 
-    /// Where the last of the keys was set.
-    fn place_of(&self, keys: &[&str]) -> Option<String> {
+    /// Returns where the last of the keys was set.
+    fn origin_of(&self, keys: &[&str]) -> Option<String> {
         match keys.iter().filter_map(|key| self.origins.get(key)).max()? {
             Origin::Option(option) => Some((*option).to_owned()),
             Origin::Variable(variable) => Some(variable.clone()),
@@ -230,13 +232,13 @@ impl Loaded {
     }
 }
 
-/// The variable of a key.
+/// Returns the name of the variable of a key.
 fn variable_of(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }
 
 impl Config {
-    /// The keys whose values differ in `new`.
+    /// Returns the keys whose values differ in `new`.
     pub fn changes(&self, new: &Self) -> Vec<Change> {
         let of_key = |key: &&Key| !key.name().starts_with("semaphore.declare");
         let mut changes: Vec<_> = Key::all()
@@ -265,7 +267,7 @@ impl Config {
     }
 }
 
-/// The key of a [`Change`] of a declared semaphore.
+/// Returns the key of a [`Change`] of a declared semaphore.
 pub(crate) fn declaration_key(name: &str) -> String {
     format!("semaphore.declare \"{}\"", name.escape_default())
 }

@@ -11,7 +11,8 @@ use clap::ValueEnum;
 use super::rules::{AccessConfig, Network};
 use signalbox_model::{Declaration, Milliseconds};
 
-/// The whole configuration. The default is that without a file, and of an empty file in TOML: both extensions, on loopback only.
+/// The whole configuration. The default applies without a file, and with an empty file in TOML: both extensions, on
+/// loopback only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Addresses to listen on, without duplicates (`bind_ip`). An empty list means every address of the machine.
@@ -26,13 +27,13 @@ pub struct Config {
     /// The group to switch to after the ports are bound.
     pub group: Option<String>,
     /// How many bytes the process may have allocated before requests that need memory are refused; 0 means no limit.
-    /// `None`: half of the memory that the process may use.
+    /// `None` means half of the memory that the process may use.
     pub memory_max: Option<u64>,
     /// How much of the connections, sessions, waiting requests and watches one client may have once half of them are in use,
     /// in percent of their limits.
     pub client_share: u32,
-    /// How many connections a second may be opened and closed again within ten seconds; 0 means any number. Once all clients
-    /// together have half of them, each may have its share.
+    /// How many connections per second may be opened that are closed again within ten seconds; 0 means any number. Once
+    /// all clients together have used half of them, each is limited to its share.
     pub short_connections: u32,
     /// Seconds after which the connection of a vanished peer ends, and what it held is released.
     pub peer_timeout_s: u32,
@@ -41,7 +42,7 @@ pub struct Config {
     /// Addresses, besides loopback, whose clients may revoke, and may declare, resize and remove semaphores; without
     /// duplicates.
     pub admin_from: Vec<IpAddr>,
-    /// Where proxies are, whose connections must begin with a header of the PROXY protocol; without duplicates.
+    /// Networks of proxies, whose connections must begin with a header of the PROXY protocol; without duplicates.
     pub proxies: Vec<Network>,
     /// TLS on the service ports and on the HTTP listener.
     pub tls: TlsConfig,
@@ -68,15 +69,15 @@ pub struct Config {
 /// The log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// The least important message that is logged.
+    /// The lowest severity that is logged.
     pub threshold: Threshold,
     /// An absolute path; `None` is standard error.
     pub file: Option<PathBuf>,
-    /// The file for the history of grants, an absolute path; `None`: there is none.
+    /// The file for the history of grants, an absolute path; `None` if no history is kept.
     pub grants: Option<PathBuf>,
 }
 
-/// The least importance of logged messages, by yrmcds' names.
+/// The lowest severity of logged messages, with yrmcds' names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Threshold {
     /// Failures that keep the server from working.
@@ -124,7 +125,7 @@ pub struct DeclareConfig {
 }
 
 impl DeclareConfig {
-    /// The declaration in the form that the server and the client share.
+    /// Returns the declaration in the form that the server and the client share.
     pub(crate) fn declaration(&self) -> Declaration<'_> {
         let Self { name, capacity, slots, label } = self;
         let (name, label) = (name.as_bytes(), label.as_bytes());
@@ -135,13 +136,13 @@ impl DeclareConfig {
 /// One extension's port and the limits on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Whether it is served at all.
+    /// Whether the extension is served.
     pub enable: bool,
     /// The TCP port, from 1.
     pub port: u16,
-    /// The most connections at a time; 0 means no limit.
+    /// The maximum number of connections at a time; 0 means no limit.
     pub max_connections: u32,
-    /// The most names at a time; 0 means no limit.
+    /// The maximum number of names at a time; 0 means no limit.
     pub max_names: u64,
 }
 
@@ -158,36 +159,37 @@ pub struct SessionConfig {
     pub default_wait_s: u32,
     /// The longest wait of a request, in seconds. A longer one is lowered to it.
     pub max_wait_s: u32,
-    /// The longest time after a start for which names with repeated requests wait for sessions that are not back, in
-    /// seconds; 0: none.
+    /// The longest time after a start for which names with repeated requests wait for sessions that have not come back,
+    /// in seconds; 0 means none.
     pub reconnect_window_s: u32,
-    /// The most leased sessions at a time.
+    /// The maximum number of leased sessions at a time.
     pub max_sessions: u32,
-    /// The most grants and waiting requests of one session.
+    /// The maximum number of grants and waiting requests of one session.
     pub max_grants: u32,
-    /// The most requests that wait in the queue of one name, and the most that wait until it is idle.
+    /// The maximum number of requests that wait in the queue of one name, and of those that wait until it is idle.
     pub max_waiters: u32,
-    /// The most watches at a time.
+    /// The maximum number of watches at a time.
     pub max_watches: u32,
 }
 
 /// Limits of System V semaphore sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysvConfig {
-    /// The most sets at a time.
+    /// The maximum number of sets at a time.
     pub max_sets: u32,
-    /// The most semaphores of all sets together.
+    /// The maximum number of semaphores of all sets together.
     pub max_semaphores: u64,
-    /// The keys of sets whose waiting calls are performed in the order of their arrival. Sets without a key have 0.
+    /// The keys of sets whose waiting calls are performed in the order of their arrival; 0 for sets without a key.
     pub fifo_keys: Vec<RangeInclusive<u32>>,
-    /// The keys of sets that survive a restart, with what processes have of them. Sets without a key have 0.
+    /// The keys of sets that survive a restart, with what processes have of them; 0 for sets without a key.
     pub durable_keys: Vec<RangeInclusive<u32>>,
 }
 
 impl Config {
-    /// The defaults of yrmcds, which are those of a yrmcds.conf: every address, no extension, and one port for both.
+    /// Returns the defaults for a yrmcds.conf, which are those of yrmcds: every address, no extension, and one port for
+    /// both.
     pub(super) fn of_yrmcds() -> Self {
-        // yrmcds listens on a virtual address too, which is used beside others only.
+        // yrmcds also listens on a virtual address, which is used only in addition to others.
         let virtual_ip = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let mut config = Self { bind: Vec::new(), virtual_ip, ..Self::default() };
         for port in [&mut config.counter.port, &mut config.semaphore.port] {
@@ -196,24 +198,25 @@ impl Config {
         config
     }
 
-    /// Whether the connections of this peer have to begin with a proxy's header.
+    /// Returns whether the connections of this peer must begin with a proxy's header.
     pub(crate) fn is_proxy(&self, peer: IpAddr) -> bool {
         self.proxies.iter().any(|network| network.contains(peer))
     }
 
-    /// Whether declared semaphores and leased sessions survive the process.
+    /// Returns whether declared semaphores and leased sessions survive the process.
     pub fn has_store(&self) -> bool {
         self.data_dir.is_some() || self.cluster.is_enabled()
     }
 
-    /// The address to bind although the machine may not have it. `None` if it is bound anyway.
+    /// Returns the address to bind even if the machine does not have it yet. `None` if there is none, or if `bind`
+    /// includes it.
     pub fn floating_ip(&self) -> Option<IpAddr> {
-        let is_beside =
+        let is_additional =
             |ip: &IpAddr| !self.bind.is_empty() && !self.bind.contains(ip) && !is_covered(*ip, &self.bind);
-        self.virtual_ip.filter(is_beside)
+        self.virtual_ip.filter(is_additional)
     }
 
-    /// The hosts at which clients on other machines reach this node; empty: that is not known.
+    /// Returns the hosts at which clients on other machines reach this node; empty if they are not known.
     pub fn advertised(&self) -> Vec<String> {
         let is_usable = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
         if !self.cluster.advertise.is_empty() {
@@ -228,7 +231,8 @@ impl Config {
     }
 }
 
-/// Whether a wildcard among addresses includes this one, so that binding both fails: `0.0.0.0` includes IPv4, `::` both families.
+/// Returns whether a wildcard among addresses includes this one, so that binding both fails: `0.0.0.0` includes IPv4,
+/// `::` both families.
 pub(crate) fn is_covered(address: IpAddr, bind: &[IpAddr]) -> bool {
     let covers = |other: &IpAddr| {
         other.is_unspecified() && *other != address && (other.is_ipv6() || address.is_ipv4())
@@ -266,26 +270,27 @@ impl Default for Config {
 }
 
 impl PortConfig {
-    /// Served at this port, without limits.
+    /// Returns the settings of an extension that is served at this port, without limits.
     fn at(port: u16) -> Self {
         Self { enable: true, port, max_connections: 0, max_names: 0 }
     }
 }
 
 impl SessionConfig {
-    /// The time to live of a session or a process, in milliseconds. `wanted`: what its client asks for, if it says.
+    /// Returns the time to live of a session or a process, in milliseconds. `wanted` is what its client requests, if
+    /// anything.
     pub(crate) fn ttl_ms(&self, wanted: Option<Milliseconds>) -> u32 {
         let [default, min, max] = [self.default_ttl_s, self.min_ttl_s, self.max_ttl_s].map(ms);
         wanted.map_or(default, |wanted| wanted.0).clamp(min, max)
     }
 
-    /// How long a request waits at most, in milliseconds. `wanted`: what its client asks for, if it says.
+    /// Returns how long a request waits at most, in milliseconds. `wanted` is what its client requests, if anything.
     pub(crate) fn wait_ms(&self, wanted: Option<Milliseconds>) -> u32 {
         wanted.map_or(ms(self.default_wait_s), |wanted| wanted.0.min(ms(self.max_wait_s)))
     }
 }
 
-/// This many seconds in milliseconds.
+/// Converts seconds to milliseconds, at most [`u32::MAX`].
 pub(crate) fn ms(seconds: u32) -> u32 {
     seconds.saturating_mul(1000)
 }
@@ -313,14 +318,15 @@ impl Default for SysvConfig {
     }
 }
 
-/// TLS on the service ports. Without a certificate, there is none.
+/// TLS on the service ports. Without a certificate, it is disabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The certificate of the server, and those between it and its authority, in PEM.
     pub cert: Option<PathBuf>,
     /// The key of that certificate, in PEM.
     pub key: Option<PathBuf>,
-    /// The certificates of the authorities that sign those of clients, in PEM; `None`: clients are asked for none.
+    /// The certificates of the authorities that sign those of clients, in PEM; `None` if clients are not asked for
+    /// certificates.
     pub client_ca: Option<PathBuf>,
     /// Whether clients over TLS need a certificate.
     pub client_cert: ClientCert,
@@ -331,7 +337,7 @@ pub struct TlsConfig {
 /// Whether clients over TLS need a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ClientCert {
-    /// A client that shows one is verified, and one without is served too.
+    /// A client that presents one is verified; a client without one is served too.
     #[default]
     Optional,
     /// A client without one is refused.
@@ -341,32 +347,32 @@ pub enum ClientCert {
 /// Which clients may connect without TLS, where TLS is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PlainRule {
-    /// All of them.
+    /// All clients.
     #[default]
     Allow,
-    /// Those on the server's machine.
+    /// Clients on the server's machine.
     Loopback,
-    /// None.
+    /// No clients.
     Refuse,
 }
 
 /// The HTTP listener: metrics, health and the JSON API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// Whether there is one.
+    /// Whether the listener is enabled.
     pub enable: bool,
     /// Addresses to listen on, without duplicates. An empty list means every address of the machine.
     pub bind: Vec<IpAddr>,
     /// The TCP port, from 1.
     pub port: u16,
-    /// What requests may name as their host, besides loopback and the addresses of the machine; in lower case, without
+    /// The hosts that requests may name, besides loopback and the addresses of the machine; in lower case, without
     /// duplicates.
     pub hosts: Vec<String>,
-    /// Names that begin with one of these have metrics of their own, as declared semaphores have.
+    /// Names that begin with one of these have metrics of their own, like declared semaphores.
     pub names: Vec<String>,
-    /// The most names that have metrics of their own.
+    /// The maximum number of names that have metrics of their own.
     pub names_max: u32,
-    /// The most connections at a time that requests for leases come by, each of which may wait.
+    /// The maximum number of connections at a time that have sent requests for leases, each of which may wait.
     pub lease_connections_max: u32,
 }
 
@@ -384,7 +390,7 @@ impl Default for HttpConfig {
     }
 }
 
-/// How this node takes part in a cluster. Without members of etcd, it is a server of its own.
+/// How this node takes part in a cluster. Without members of etcd, it is a server without a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// The name of the cluster, which is a part of its keys in etcd.
@@ -399,17 +405,17 @@ pub struct ClusterConfig {
     pub etcd_cert: Option<PathBuf>,
     /// The key of that certificate, in PEM.
     pub etcd_key: Option<PathBuf>,
-    /// The user as whom this node connects to etcd.
+    /// The user with whose name this node connects to etcd.
     pub etcd_user: Option<String>,
     /// The file whose first line is the password of that user.
     pub etcd_password_file: Option<PathBuf>,
     /// Seconds for which a leader serves after its last successful renewal. It is the same on all nodes.
     pub renew_deadline_s: u32,
-    /// Where this node accepts connections that other nodes relay when it leads; `None`: it relays none, and none are
-    /// relayed to it.
+    /// Where this node accepts connections that other nodes relay when it leads. If it is `None`, none are relayed to
+    /// it, and it relays none unless it may not lead.
     pub bind: Option<SocketAddr>,
-    /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. Empty: its addresses in
-    /// `bind_ip`.
+    /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. If it is empty, its
+    /// addresses in `bind_ip`.
     pub advertise: Vec<String>,
     /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
     /// without TLS are relayed over TLS.
@@ -421,12 +427,12 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// Whether the node takes part in a cluster.
+    /// Returns whether the node takes part in a cluster.
     pub fn is_enabled(&self) -> bool {
         !self.etcd.is_empty()
     }
 
-    /// Whether the node relays clients to the leader while it does not lead.
+    /// Returns whether the node relays clients to the leader while it does not lead.
     pub fn relays(&self) -> bool {
         self.is_enabled() && (self.bind.is_some() || !self.is_eligible)
     }
@@ -468,7 +474,7 @@ pub enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// The number of threads on a machine with this many cores.
+    /// Returns the number of threads on a machine with this many cores.
     pub fn threads(self, cores: usize) -> NonZeroUsize {
         let half = NonZeroUsize::new((cores / 2).clamp(1, 4)).expect("it is at least 1");
         match self {
@@ -478,7 +484,7 @@ impl WorkerCount {
         }
     }
 
-    /// What the same number in a yrmcds.conf means.
+    /// Returns what the same number means in a yrmcds.conf.
     pub(super) fn of_yrmcds(self) -> Self {
         match self {
             Self::Exactly(count) => Self::AtMost(count),
@@ -487,7 +493,7 @@ impl WorkerCount {
     }
 }
 
-/// The value of the key; nothing if it is not set.
+/// Writes the value of the key, or nothing if it is not set.
 impl fmt::Display for WorkerCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -13,20 +13,20 @@ use signalbox_model::{AddressRange, Revocation};
 
 /// An address or a network: all addresses that begin with the same bits.
 ///
-/// IPv4 addresses that are mapped to IPv6 are the IPv4 addresses. No bits are set after the prefix.
+/// IPv4 addresses that are mapped to IPv6 count as the IPv4 addresses. No bits are set after the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
-/// The bits in front of an IPv4 address that is mapped to IPv6.
+/// The number of bits before an IPv4 address that is mapped to IPv6.
 const MAPPED_PREFIX: u8 = 96;
 
 impl Network {
-    /// Whether the network has this address.
+    /// Returns whether the network contains this address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 
-    /// Whether it has addresses of loopback.
+    /// Returns whether it contains loopback addresses.
     pub(super) fn has_loopback(&self) -> bool {
         let loopback = Self(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into()).range();
         let range = self.range();
@@ -34,12 +34,12 @@ impl Network {
             || (range.start() <= loopback.end() && loopback.start() <= range.end())
     }
 
-    /// Whether it has all addresses of the family of this one.
+    /// Returns whether it contains all addresses of the family of this one.
     pub fn is_everywhere(&self, of: IpAddr) -> bool {
         self.0.prefix_len() == 0 && self.0.addr().is_ipv4() == of.is_ipv4()
     }
 
-    /// The first and the last address, those of IPv4 as they are mapped to IPv6.
+    /// Returns the first and the last address. Those of IPv4 are mapped to IPv6.
     pub fn range(&self) -> RangeInclusive<Ipv6Addr> {
         match self.0 {
             IpNet::V4(net) => net.network().to_ipv6_mapped()..=net.broadcast().to_ipv6_mapped(),
@@ -55,7 +55,7 @@ impl FromStr for Network {
         const EXPECTED: &str = "must be an IP address or a network, such as 192.0.2.1 or 10.0.0.0/8";
         let network = match text.split_once('/') {
             None => text.parse::<IpAddr>().or(Err(EXPECTED))?.into(),
-            // The parser of the library takes addresses that the standard one refuses, and `parse` would accept a sign.
+            // The parser of `ipnet` accepts addresses that the standard one refuses, and `parse` would accept a sign.
             Some((address, prefix)) if prefix.bytes().all(|byte| byte.is_ascii_digit()) => {
                 let (address, prefix) =
                     (address.parse().or(Err(EXPECTED))?, prefix.parse().or(Err(EXPECTED))?);
@@ -63,7 +63,7 @@ impl FromStr for Network {
             }
             Some(_) => return Err(EXPECTED),
         };
-        // With bits after the prefix, one of the two is a typing error.
+        // With bits after the prefix, the address or the prefix is a typing error.
         if network != network.trunc() {
             return Err(EXPECTED);
         }
@@ -82,17 +82,17 @@ impl fmt::Display for Network {
     }
 }
 
-/// Some clients.
+/// Clients, by an address or an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// Those with an address of this network.
+    /// Clients with an address of this network.
     Network(Network),
-    /// Those with this identity: `token:NAME`, or `certificate:` and a name with its type.
+    /// Clients with this identity: `token:NAME`, or `certificate:` and a name with its type.
     Identity(String),
 }
 
 impl Clients {
-    /// The revocation of their leased sessions.
+    /// Returns the revocation of their leased sessions.
     pub fn revocation(&self) -> Revocation<'_> {
         match self {
             Self::Network(network) => {
@@ -128,24 +128,24 @@ const ANY: &str = "*";
 /// What clients may do. The default is that of an empty section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// The file of tokens; `None`: no token is accepted.
+    /// The file of tokens; `None` if no token is accepted.
     pub tokens: Option<PathBuf>,
     /// Whether tokens are accepted over connections without TLS from other machines.
     pub tokens_over_plain: bool,
-    /// What clients may do that no rule is about; `None`: to read and to acquire.
+    /// What clients without a rule may do; `None` for read and acquire.
     pub anonymous: Option<Rights>,
-    /// What clients in networks may do; the first that has the address decides.
+    /// What clients in networks may do; the first rule whose network contains the address decides.
     pub networks: Vec<NetworkRule>,
-    /// What clients with certificates may do; the first that is about one of their names decides.
+    /// What clients with certificates may do; the first rule about one of their names decides.
     pub certificates: Vec<CertificateRule>,
-    /// The log of administrative changes; `None`: there is none.
+    /// The log of administrative changes, if there is one.
     pub audit_log: Option<PathBuf>,
 }
 
 /// What the clients in a network may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRule {
-    /// Where they are.
+    /// The network.
     pub network: Network,
     /// What they may do.
     pub rights: Rights,
@@ -154,15 +154,15 @@ pub struct NetworkRule {
 /// What the clients with a certificate may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateRule {
-    /// A name in the certificate; `None`: any.
+    /// A name in the certificate; `None` for any.
     pub name: Option<CertificateName>,
     /// What they may do.
     pub rights: Rights,
 }
 
 impl AccessConfig {
-    /// The rights that every client has, wherever it is, without a token and a certificate: those of a network rule for all
-    /// addresses of a family, or else the anonymous ones.
+    /// Returns the rights that every client has, wherever it is, without a token and a certificate: those of a network
+    /// rule for all addresses of a family, or else the anonymous ones.
     pub fn rights_of_every_client(&self) -> Rights {
         let anonymous = || self.anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE);
         let of_family = |any: IpAddr| {
@@ -176,7 +176,7 @@ impl AccessConfig {
 }
 
 impl CertificateRule {
-    /// The first of the names of a certificate that the rule is about.
+    /// Returns the first name of a certificate that the rule is about.
     pub fn find<'a>(&self, names: &'a [CertificateName]) -> Option<&'a CertificateName> {
         names.iter().find(|name| self.name.as_ref().is_none_or(|own| own == *name))
     }

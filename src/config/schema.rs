@@ -28,44 +28,44 @@ pub struct Key {
 }
 
 impl Key {
-    /// Every key, in the order in which the documents list them.
+    /// Returns every key, in the order in which the documents list them.
     pub fn all() -> &'static [Self] {
         KEYS
     }
 
-    /// The dotted name: `counter.port`.
+    /// Returns the dotted name, such as `counter.port`.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The allowed values, as a phrase that follows "must be".
+    /// Returns the allowed values, as a phrase that follows "must be".
     pub fn allowed(&self) -> String {
         self.kind.allowed()
     }
 
-    /// Its value in `config`, as in a configuration file, but without quotes. Empty if it is not set, and for keys without
-    /// effect. For a key of declarations, the values in all declarations, separated by spaces.
+    /// Returns its value in `config`, as in a configuration file, but without quotes. Empty if it is not set, and for
+    /// keys without effect. For a key of declarations, the values in all declarations, separated by spaces.
     pub fn value_in(&self, config: &Config) -> String {
         match self.access {
             FieldAccess::Nowhere => String::new(),
             FieldAccess::Config(field, _) => field(config).shown(),
             FieldAccess::Declaration(field, _) => {
-                in_a_row(config.semaphore.declare.iter().map(|declared| field(declared).shown()))
+                joined(config.semaphore.declare.iter().map(|declared| field(declared).shown()))
             }
         }
     }
 
-    /// Whether a running server applies a new value on SIGHUP.
+    /// Returns whether a running server applies a new value on SIGHUP.
     pub fn changes_while_running(&self) -> bool {
         self.changes_while_running
     }
 
-    /// Whether every table with this key must set it.
+    /// Returns whether every table with this key must set it.
     pub fn is_required(&self) -> bool {
         self.is_required
     }
 
-    /// For a key without effect, the reason.
+    /// Returns why a key has no effect, if it has none.
     pub fn no_effect_because(&self) -> Option<&'static str> {
         match self.kind {
             Kind::NoEffect { reason, .. } => Some(reason),
@@ -77,8 +77,8 @@ impl Key {
         KEYS.iter().find(|key| key.name == name || key.other_name == Some(name))
     }
 
-    /// Sets the field in `config`, or fails with the allowed values, and `config` does not change. A key within declarations
-    /// sets the last declaration, which must exist.
+    /// Sets the field in `config`. Fails with the allowed values, and then leaves `config` unchanged. A key within
+    /// declarations sets the last declaration, which must exist.
     pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
         let set = match (&self.kind, &self.access) {
             (Kind::Declarations, _) => match value {
@@ -99,12 +99,12 @@ impl Key {
         set.ok_or_else(|| self.allowed())
     }
 
-    /// A key that only a start applies.
+    /// Makes a key that only a start applies.
     const fn at_start(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
         Self { name, other_name: None, kind, access, changes_while_running: false, is_required: false }
     }
 
-    /// A key that a running server applies too.
+    /// Makes a key that a running server applies too.
     const fn at_once(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
         Self { changes_while_running: true, ..Self::at_start(name, kind, access) }
     }
@@ -118,7 +118,7 @@ impl Key {
     }
 }
 
-/// Whether the key belongs to tables `[[semaphore.declare]]`, each of which may set it.
+/// Returns whether the key belongs to tables `[[semaphore.declare]]`, each of which may set it.
 pub(super) fn is_within_declaration(name: &str) -> bool {
     name.starts_with("semaphore.declare.")
 }
@@ -261,53 +261,51 @@ const LIMIT: Kind = number(1, U32_MAX);
 const BUCKETS: Kind =
     Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
 const ADDRESSES: Kind =
-    text("IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for every address", any);
+    text("IP addresses separated by spaces, such as \"127.0.0.1 ::1\", or empty for every address", any);
 const ACCOUNT: Kind = text("the name of an account, such as nobody, or empty for none", is_account);
 const NAME: Kind = text("1 to 64 letters, digits, dots, hyphens and underscores", is_name);
-const SET_KEYS: Kind = text(
-    "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none",
-    any,
-);
+const SET_KEYS: Kind =
+    text("keys and ranges of keys separated by spaces, such as \"0x1000-0x1fff 42\", or empty for none", any);
 
 const ADMINS: Kind =
-    text("IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for loopback only", any);
+    text("IP addresses separated by spaces, such as \"127.0.0.1 ::1\", or empty for loopback only", any);
 const NETWORKS: Kind = text(
-    "IP addresses and networks with spaces between them, such as \"192.0.2.1 10.0.0.0/8\", or empty \
+    "IP addresses and networks separated by spaces, such as \"192.0.2.1 10.0.0.0/8\", or empty \
      for none",
     any,
 );
 const RIGHTS: Kind = text(
-    "rights and where they hold, such as \"read,acquire limit:web/ semaphore\", \"all\" or \
+    "rights and the areas in which they hold, such as \"read,acquire limit:web/ semaphore\", \"all\" or \
      \"none\", or empty for the default",
     any,
 );
 const NETWORK_RULES: Kind = text(
     "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire limit:web/\"], in \
-     yrmcds.conf with semicolons between them, or empty for none",
+     yrmcds.conf separated by semicolons, or empty for none",
     any,
 );
 const CERTIFICATE_RULES: Kind = text(
     "rules of a name with its type (dns:, uri: or cn:), or * for any, and rights, such as \
-     [\"dns:worker-1 read,acquire limit:web/\"], in yrmcds.conf with semicolons between them, or empty for none",
+     [\"dns:worker-1 read,acquire limit:web/\"], in yrmcds.conf separated by semicolons, or empty for none",
     any,
 );
 const PREFIXES: Kind = text(
-    "beginnings of names with spaces between them, such as \"jobs/ licences/\", or a list of them, \
+    "prefixes of names separated by spaces, such as \"jobs/ licences/\", or a list of them, \
      or empty for none",
     is_shown,
 );
 const MEMBERS: Kind = text(
-    "URLs of etcd's members with spaces between them, such as \"http://10.0.0.1:2379 \
+    "URLs of etcd's members separated by spaces, such as \"http://10.0.0.1:2379 \
      http://10.0.0.2:2379\", or empty for none",
     is_member,
 );
 const HOSTS: Kind = Kind::Hosts {
-    allowed: "names of hosts without ports, with spaces between them, such as \"signalbox.example.org\", or \
+    allowed: "names of hosts without ports, separated by spaces, such as \"signalbox.example.org\", or \
      empty for none",
     is_allowed: is_host,
 };
 const REACHED_AT: Kind = Kind::Hosts {
-    allowed: "names or IP addresses of hosts without ports, with spaces between them, such as \
+    allowed: "names or IP addresses of hosts without ports, separated by spaces, such as \
      \"sb1.example.org\", or empty for those of bind_ip",
     is_allowed: |host| is_host(host) || host.parse::<IpAddr>().is_ok(),
 };
@@ -356,7 +354,7 @@ enum Kind {
         allowed: &'static str,
         is_allowed: fn(&str) -> bool,
     },
-    /// The same, in lower case.
+    /// Like `Text`, but in lower case.
     Hosts {
         allowed: &'static str,
         is_allowed: fn(&str) -> bool,
@@ -365,7 +363,7 @@ enum Kind {
     Path {
         example: &'static str,
     },
-    /// A further declaration. Its keys follow.
+    /// Another declaration. Its keys follow.
     Declarations,
 }
 
@@ -420,7 +418,7 @@ impl Kind {
         }
     }
 
-    /// Parses each text of a list, or each part of a text, and leaves out repetitions.
+    /// Parses each text of a list, or each part of a text, and omits duplicates.
     fn parse_each<T: PartialEq>(
         &self,
         value: &Value,
@@ -444,10 +442,10 @@ impl Kind {
 
 /// The type of a field, which reads and shows its values.
 trait Field {
-    /// `None`: the value is not allowed, and the field does not change.
+    /// Sets the field. Returns `None`, without a change, if the value is not allowed.
     fn read(&mut self, value: &Value, kind: &Kind) -> Option<()>;
 
-    /// The value as in a configuration file, without quotes; empty if it is not set.
+    /// Returns the value as in a configuration file, without quotes; empty if it is not set.
     fn shown(&self) -> String;
 }
 
@@ -475,10 +473,10 @@ fields! {
         Value::Word(word) => word.parse().ok(),
         _ => None,
     }, ToString::to_string;
-    // A test checks them against the ranges of the rows.
+    // A test checks these types against the ranges of the rows.
     u16 u32: |value, kind| kind.number(value)?.try_into().ok(), ToString::to_string;
     u64: |value, kind| kind.number(value), ToString::to_string;
-    Option<u64>: |value, kind| kind.number(value).map(Some), |own| in_a_row(own);
+    Option<u64>: |value, kind| kind.number(value).map(Some), |own| joined(own);
     WorkerCount: |value, kind| {
         let count = usize::try_from(kind.number(value)?).ok()?;
         NonZeroUsize::new(count).map(WorkerCount::Exactly)
@@ -486,25 +484,25 @@ fields! {
     String: |value, kind| kind.parse(as_text(value)?, |text| Some(text.to_owned())), ToString::to_string;
     Threshold ClientCert PlainRule: |value, kind| {
         kind.parse(as_text(value)?, |text| ValueEnum::from_str(text, false).ok())
-    }, |own| in_a_row(own.to_possible_value().map(|word| word.get_name().to_owned()));
-    // They need not be set. An empty text that is allowed stands for none, as in yrmcds.
+    }, |own| joined(own.to_possible_value().map(|word| word.get_name().to_owned()));
+    // These need not be set. An empty text, where it is allowed, means that the key is not set, as in yrmcds.
     Option<String> Option<IpAddr> Option<SocketAddr> Option<Rights>: |value, kind| {
         kind.parse(as_text(value)?, |text| (!text.is_empty()).then(|| text.parse()).transpose().ok())
-    }, |own| in_a_row(own);
+    }, |own| joined(own);
     Option<PathBuf>: |value, kind| {
         kind.parse(as_text(value)?, |text| Some(Some(PathBuf::from(text))))
-    }, |own| in_a_row(own.iter().map(|path| path.display()));
+    }, |own| joined(own.iter().map(|path| path.display()));
     Vec<IpAddr> Vec<Network> Vec<String>: |value, kind| {
         kind.parse_each(value, char::is_whitespace, |text| text.parse().ok())
-    }, |own| in_a_row(own);
+    }, |own| joined(own);
     Vec<NetworkRule> Vec<CertificateRule>: |value, kind| {
         kind.parse_each(value, |c| c == ';', |text| text.parse().ok())
     }, |own| own.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     Vec<RangeInclusive<u32>>: |value, kind| kind.parse_each(value, char::is_whitespace, set_keys),
-        |own| in_a_row(own.iter().map(|keys| format!("{:#x}-{:#x}", keys.start(), keys.end())));
+        |own| joined(own.iter().map(|keys| format!("{:#x}-{:#x}", keys.start(), keys.end())));
 }
 
-/// A range of keys of System V semaphore sets.
+/// Parses a range of keys of System V semaphore sets.
 fn set_keys(text: &str) -> Option<RangeInclusive<u32>> {
     let key = |word: &str| match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -515,7 +513,7 @@ fn set_keys(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last).then_some(first..=last)
 }
 
-/// The whole seconds of a time such as `30`, `30s`, `1.5h` or `0s`.
+/// Parses a time in whole seconds, such as `30`, `30s`, `1.5h` or `0s`.
 fn seconds(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().ok();
@@ -526,7 +524,7 @@ fn seconds(text: &str) -> Option<u64> {
     span(text).filter(|time| time.subsec_nanos() == 0).map(|time| time.as_secs())
 }
 
-/// `10`, `10K`, `10m`: the suffixes of yrmcds.conf are powers of 1024.
+/// Parses numbers such as `10`, `10K` or `10m`. The suffixes, as in yrmcds.conf, are powers of 1024.
 fn number_with_suffix(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(['k', 'K', 'm', 'M', 'g', 'G']);
     let factor = match &word[digits.len()..] {
@@ -554,24 +552,24 @@ fn is_set(text: &str) -> bool {
     !text.is_empty()
 }
 
-/// Whether a beginning of names is not empty and has no characters that cannot be seen.
+/// Returns whether a prefix of names is not empty and has no control characters.
 fn is_shown(prefix: &str) -> bool {
     !prefix.is_empty() && !prefix.contains(char::is_control)
 }
 
-/// Whether this is the name of a user or a group, or empty.
+/// Returns whether this is the name of a user or a group, or empty.
 fn is_account(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '#' | ':' | '/' | '=');
     !name.contains(is_odd)
 }
 
-/// Whether a text can be the name of a cluster or a node, which are parts of keys in etcd.
+/// Returns whether a text can be the name of a cluster or a node, which are parts of keys in etcd.
 fn is_name(text: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=64).contains(&text.len()) && text.chars().all(is_allowed)
 }
 
-/// Whether a text is the URL of a member of etcd: a scheme, a host and a port.
+/// Returns whether a text is the URL of a member of etcd: a scheme, a host and a port.
 fn is_member(text: &str) -> bool {
     let rest = ["http://", "https://"].into_iter().find_map(|scheme| text.strip_prefix(scheme));
     let Some((host, port)) = rest.and_then(|rest| rest.rsplit_once(':')) else { return false };
@@ -581,7 +579,7 @@ fn is_member(text: &str) -> bool {
     is_host && port.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
-/// Whether a request can name this as its host: a name of the domain name system, in lower case, without a port.
+/// Returns whether a request can name this as its host: a DNS name in lower case, without a port.
 fn is_host(name: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()
@@ -595,6 +593,6 @@ fn is_socket(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
 }
 
-fn in_a_row<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
+fn joined<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }

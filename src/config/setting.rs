@@ -1,7 +1,7 @@
-//! The settings of a configuration file, before they are checked; the two languages, and the reader of the one of yrmcds.conf.
+//! The settings of a configuration file before they are checked, the two languages, and the reader of yrmcds.conf.
 //!
-//! Both readers (`toml` has the other one) yield a flat list of settings, in the order of the file. `schema` checks names, types
-//! and ranges, so that both languages have the same rules and messages.
+//! Both readers (`toml` has that of TOML) yield a flat list of settings, in the order of the file. `schema` checks
+//! names, types and ranges, so that both languages have the same rules and messages.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) struct Read<'a> {
 /// One `key = value` of a file.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
-    /// The whole key, dotted: `counter.port`, even if the file spreads its parts.
+    /// The whole key, dotted: `counter.port`, even if its parts are separate in the file.
     pub(super) key: String,
     /// The value, as the language types it.
     pub(super) value: Value,
@@ -36,13 +36,13 @@ pub(super) enum Value {
     Word(String),
     /// A string of TOML.
     Text(String),
-    /// A whole number of TOML. A number that does not fit becomes the least or the greatest, which no range includes.
+    /// A whole number of TOML. A number that does not fit becomes the minimum or the maximum, which no range includes.
     Number(i128),
     /// A boolean of TOML.
     Flag(bool),
     /// An array of TOML.
     List(Vec<Value>),
-    /// An empty table of TOML. Of another table, each key is a setting.
+    /// An empty table of TOML. In any other table, each key is a setting.
     EmptyTable,
     /// A table of an array of tables; its keys are the settings that follow.
     Entry,
@@ -60,12 +60,13 @@ pub enum Language {
 }
 
 impl Language {
-    /// The language of a file; `None` if it is not recognised.
+    /// Returns the language of a file; `None` if it is not recognised.
     ///
     /// The file extensions `.toml` and `.conf` decide. Without one of them, the first line that is valid in only one
-    /// language decides. A line that starts with `[` is TOML, and so is a value that is an array, an inline table or a string
-    /// in single quotes, or that has a comment after it. A bare word or a list without brackets is yrmcds.conf. A file
-    /// without such a line could be either, and they differ in what they do not set: the languages have other defaults.
+    /// language decides. A line that starts with `[` is TOML, and so is a value that is an array, an inline table or a
+    /// string in single quotes, or that has a comment after it. A bare word or a list without brackets is yrmcds.conf.
+    /// A file without such a line could be either, and the languages differ in the defaults of keys that it does not
+    /// set.
     pub fn of(path: &Path, text: &str) -> Option<Self> {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("toml") => Some(Self::Toml),

@@ -1,6 +1,6 @@
 //! Reads TOML into the same flat list of settings as the other language: `[counter]` with `port = 1` below it and
-//! `counter.port = 1` are one setting, `counter.port`. Of an array of tables, each table is a setting, and those of
-//! its keys follow.
+//! `counter.port = 1` are one setting, `counter.port`. Each table of an array of tables is a setting, and the settings
+//! of its keys follow.
 //!
 //! The spans of the parser give the line of each key, so that messages about a value that is refused later can name it.
 //! `schema` decides which values are allowed.
@@ -16,7 +16,7 @@ use super::apply::excerpt;
 use super::error::Mistake;
 use super::setting::{Read, Setting, Value};
 
-/// The settings of `text` and its mistakes, one for each line.
+/// Reads the settings of `text`, and its mistakes, at most one per line.
 pub(super) fn read(text: &str) -> Read<'_> {
     let source = Source::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
@@ -52,14 +52,15 @@ pub(super) fn read(text: &str) -> Read<'_> {
     Read { settings, mistakes }
 }
 
-/// The section that a line begins.
+/// Returns the section that a line begins.
 fn header(line: &str) -> Option<&str> {
     let (name, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
     Some(name.trim())
 }
 
-/// A mistake within one line, in other words than those of the parser, which leaves out the key that is duplicate, and that a
-/// text or an address needs quotes, where it took the first letter for the start of another value.
+/// Returns a better message than the parser's for a mistake within one line, if there is one. The parser does not name
+/// a duplicate key, and does not say that a text or an address needs quotes, because it takes the first letter for the
+/// start of another value.
 fn explained(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     if message.contains("duplicate key") {
         let key = text.get(span.clone()).unwrap_or_default().trim();
@@ -97,14 +98,14 @@ fn explained(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     })
 }
 
-/// Whether a value without quotes begins with an IP address, a network, or an address and a port.
+/// Returns whether a value without quotes begins with an IP address, a network, or an address and a port.
 fn is_address(value: &str) -> bool {
     let first = value.split([' ', '\t', ',']).next().unwrap_or_default();
     let host = first.split('/').next().unwrap_or_default();
     host.parse::<IpAddr>().is_ok() || host.parse::<SocketAddr>().is_ok()
 }
 
-/// A text with an index of its lines, as a file may declare many thousands of semaphores.
+/// A text with an index of its lines, because a file may declare many thousands of semaphores.
 struct Source<'a> {
     text: &'a str,
     /// The offset of each line.
@@ -117,7 +118,7 @@ impl<'a> Source<'a> {
         Self { text, lines: iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// The line of the byte at this offset, counted from 1.
+    /// Returns the line of the byte at this offset, counted from 1.
     fn line_at(&self, offset: usize) -> usize {
         self.lines.partition_point(|&line| line <= offset)
     }
@@ -144,7 +145,7 @@ fn flatten<'a>(source: &Source<'a>, prefix: &str, table: &DeTable<'_>, settings:
     }
 }
 
-/// The tables of an array of tables, with their positions; `None` for other arrays.
+/// Returns the tables of an array of tables, with their positions; `None` for other arrays.
 fn tables_of<'a, 'b>(values: &'a DeArray<'b>) -> Option<Vec<(&'a DeTable<'b>, Range<usize>)>> {
     let table = |value: &'a Spanned<DeValue<'b>>| Some((value.get_ref().as_table()?, value.span()));
     let tables: Vec<_> = values.iter().map(table).collect::<Option<_>>()?;
@@ -164,7 +165,7 @@ fn read_value(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// The text of a file in TOML; else the mistake in it.
+/// Returns the text of a file in TOML. Fails with the first line that is not UTF-8.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str, Mistake> {
     str::from_utf8(bytes).map_err(|error| {
         let line = bytes[..error.valid_up_to()].split(|byte| *byte == b'\n').count();

@@ -4,14 +4,14 @@ use super::error::Contradiction;
 use super::root::{ClientCert, ClusterConfig, Config, SessionConfig, TlsConfig};
 
 impl Config {
-    /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
-    /// and times are within their limits. To be called after the command line has overridden keys. Fails with the first
-    /// contradiction.
+    /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a
+    /// store, and times are within their limits. Call this after the command line has overridden keys. Fails with the
+    /// first contradiction.
     pub fn validate(&self) -> Result<(), Contradiction> {
         self.contradictions().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All contradictions.
+    /// Returns all contradictions.
     pub(super) fn contradictions(&self) -> Vec<Contradiction> {
         let mut found = Vec::new();
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
@@ -36,8 +36,8 @@ impl Config {
         found
     }
 
-    /// The ports that two listeners would have. Port 0, which only the command line can set, means any free port, and so a
-    /// different one each time.
+    /// Returns a contradiction for each port that two listeners would have. Port 0, which only the command line can
+    /// set, means any free port, and so a different one each time.
     fn same_ports(&self) -> Vec<Contradiction> {
         let counter = ("counter.port", self.counter.port.enable, self.counter.port.port);
         let semaphore = ("semaphore.port", self.semaphore.port.enable, self.semaphore.port.port);
@@ -125,7 +125,7 @@ impl ClusterConfig {
         if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
             found.push(Contradiction::of(
                 ["cluster.bind", "cluster.etcd"],
-                "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
+                "cluster.bind is an unspecified address; set the address at which the other nodes reach this one, such as \
                  10.0.0.1:11218",
             ));
         }
