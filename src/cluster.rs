@@ -10,7 +10,8 @@ use crate::config::ClusterConfig;
 use signalbox_cluster::etcd::{EtcdClient, Settings, SettingsError, Tls, User};
 use signalbox_cluster::timing::Timing;
 
-/// A client of the cluster's etcd. It reads the files of the section as the present user, and connects when it is used.
+/// Returns a client of the cluster's etcd, which connects when it is used. Reads the files of the section as the
+/// present user.
 pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdClient, SettingsError> {
     let tls = config
         .etcd_ca
@@ -23,7 +24,7 @@ pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdC
     EtcdClient::new(&Settings { endpoints: config.etcd.clone(), tls, user, request_timeout })
 }
 
-/// The name of this node: by default that of the machine.
+/// Returns the name of this node: by default that of the machine.
 pub fn node_name(config: &ClusterConfig) -> Result<String, SettingsError> {
     match &config.node {
         Some(node) => Ok(node.clone()),
@@ -34,13 +35,13 @@ pub fn node_name(config: &ClusterConfig) -> Result<String, SettingsError> {
     }
 }
 
-/// The times of the cluster.
+/// Returns the times of the cluster.
 pub fn timing(config: &ClusterConfig) -> Timing {
     let renew_deadline = Duration::from_secs(config.renew_deadline_s.into());
     Timing::new(renew_deadline).expect("the configuration was validated")
 }
 
-/// The first line of a file.
+/// Returns the password in a file: its first line.
 fn password(file: &Path) -> Result<String, SettingsError> {
     let unreadable = |error| SettingsError::Unreadable { path: file.to_owned(), error };
     let text = fs::read_to_string(file).map_err(unreadable)?;

@@ -1,5 +1,6 @@
-//! Declarations as code: a document of declarations, compared with what is declared, gives a step for each name. The command
-//! line and HTTP read documents and take the steps; what a step is, and which cannot be taken, is defined here.
+//! Declarations as code: a document of declarations, compared with what is declared, gives a step for each name. The
+//! command line and HTTP read documents and take the steps; this file defines the steps, and which of them cannot be
+//! taken.
 //!
 //! Invariant: a step is one of the operations that administrators have anyway, so rights, logs and the store know nothing of
 //! documents.
@@ -15,7 +16,7 @@ use signalbox_model::{Declaration, DeclaredEntry, IfExists, ListEntry, Operation
 /// A declared semaphore as it is now.
 pub(crate) type Present<'a> = DeclaredEntry<&'a [u8], &'a [u16]>;
 
-/// What makes one name as the document has it.
+/// What makes one name match the document.
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
     Unchanged(Declaration<'a>),
@@ -39,9 +40,9 @@ pub(crate) struct Line {
     #[serde(flatten)]
     name: Named,
     change: &'static str,
-    /// `None`: it is not declared before.
+    /// `None` if it was not declared before.
     from: Option<Declared>,
-    /// `None`: it is not declared after.
+    /// `None` if it is not declared afterwards.
     to: Option<Declared>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Obstacle>,
@@ -54,19 +55,19 @@ pub(crate) fn outside(name: &[u8], prefix: &[u8]) -> Option<String> {
     })
 }
 
-/// The name that is declared twice, if there is one.
+/// Returns a name that is declared twice, if there is one.
 pub(crate) fn twice<'a>(declarations: &[Declaration<'a>]) -> Option<&'a [u8]> {
     let mut names = HashSet::new();
     declarations.iter().map(|declaration| declaration.name).find(|name| !names.insert(*name))
 }
 
-/// Whether a waiting request is refused once the semaphore has this capacity.
+/// Returns whether a waiting request is refused once the semaphore has this capacity.
 pub(crate) fn needs_more<T, S: AsRef<[u16]>>(waiter: &ListEntry<T, S>, capacity: u32) -> bool {
     waiter.resources > capacity || waiter.slots.as_ref().iter().any(|slot| u32::from(*slot) >= capacity)
 }
 
-/// The steps to these declarations of different names, in their order. With `prune`, what else is declared of `present` is removed
-/// after them, in the order of the names, except what the configuration declares.
+/// Returns the steps to these declarations, which have different names, in their order. With `prune`, steps that remove
+/// the other semaphores of `present` follow, in the order of the names, except those that the configuration declares.
 pub(crate) fn steps<'a>(
     wanted: &[Declaration<'a>],
     present: impl IntoIterator<Item = Present<'a>>,
@@ -90,28 +91,28 @@ pub(crate) fn steps<'a>(
     steps
 }
 
-/// The declaration that a document would have for a declared semaphore.
+/// Returns the declaration that a document would have for a declared semaphore.
 pub(crate) fn declaration<'a>(present: &Present<'a>) -> Declaration<'a> {
     let Present { name, capacity, numbered, label, .. } = *present;
     Declaration { name, capacity, numbered, label }
 }
 
 impl<'a> Step<'a> {
-    /// The operation that takes the step; `None`: nothing changes.
+    /// Returns the operation that takes the step; `None` if nothing changes.
     pub(crate) fn operation(&self) -> Option<Operation<'a>> {
         match *self {
             Self::Unchanged(_) => None,
             Self::Declare(to) | Self::Change { to, .. } => {
                 Some(Operation::Declare { if_exists: IfExists::Set, declarations: vec![to] })
             }
-            // Another administrator may have declared it again.
+            // The generation is compared, because another administrator may have declared it again.
             Self::Remove { from, how } => {
                 Some(Operation::Remove { name: from.name, how, expected: Some(from.generation) })
             }
         }
     }
 
-    /// Why the step cannot be taken, as far as the present state says so.
+    /// Returns why the step cannot be taken, as far as the present state shows that.
     pub(crate) fn obstacle(&self) -> Option<Obstacle> {
         match *self {
             Self::Change { from: Present { configured: true, .. }, .. } => Some(Obstacle {
@@ -126,7 +127,7 @@ impl<'a> Step<'a> {
                 Some(Obstacle {
                     code: "in_use",
                     message: format!(
-                        "{in_use} of {capacity} in use, so its resources can neither become numbered slots nor cease to be; wait \
+                        "{in_use} of {capacity} in use, so its resources cannot be changed between numbered and not numbered; wait \
                          until they are released"
                     ),
                 })
@@ -145,7 +146,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The new capacity, if it is lower and requests wait, which may need more.
+    /// Returns the new capacity, if it is lower and requests wait, which may need more.
     pub(crate) fn lowered(&self) -> Option<u32> {
         match *self {
             Self::Change { from, to } if from.waiting > 0 && to.capacity < from.capacity => Some(to.capacity),
@@ -153,7 +154,6 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The name.
     pub(crate) fn name(&self) -> &'a [u8] {
         match self {
             Self::Unchanged(of) | Self::Declare(of) | Self::Change { to: of, .. } => of.name,
@@ -161,7 +161,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// What the step does, in one word.
+    /// Returns what the step does, in one word.
     pub(crate) fn change(&self) -> &'static str {
         match self {
             Self::Unchanged(_) => "unchanged",
@@ -171,7 +171,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The step in JSON, with the reason if it is not taken.
+    /// Returns the step in JSON, with the reason if it is not taken.
     pub(crate) fn line(&self, error: Option<Obstacle>) -> Line {
         let (from, to) = match self {
             Self::Unchanged(of) => (Some(*of), Some(*of)),
@@ -185,7 +185,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The difference: of a change what differs, else the declaration.
+/// Writes what differs for a change, else the declaration.
 impl fmt::Display for Step<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slots = |numbered| if numbered { "slots" } else { "no slots" };
@@ -222,7 +222,7 @@ fn show(declaration: &Declaration<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     Ok(())
 }
 
-/// The reason not to lower a capacity to this one while this number of waiting requests need more.
+/// Returns the obstacle to lowering a capacity to this one, if any waiting requests need more.
 pub(crate) fn refuses(waiters: usize, capacity: u32) -> Option<Obstacle> {
     let (requests, need) = if waiters == 1 { ("request", "needs") } else { ("requests", "need") };
     (waiters > 0).then(|| Obstacle {
