@@ -2,7 +2,7 @@
 //! command line and HTTP read documents and take the steps; this file defines the steps, and which of them cannot be
 //! taken.
 //!
-//! Invariant: a step is one of the operations that administrators have anyway, so rights, logs and the store know nothing of
+//! Invariant: a step is an ordinary operation of administrators, so rights, logs and the store do not know about
 //! documents.
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use signalbox_model::{Declaration, DeclaredEntry, IfExists, ListEntry, Operation
 /// A declared semaphore as it is now.
 pub(crate) type Present<'a> = DeclaredEntry<&'a [u8], &'a [u16]>;
 
-/// What makes one name match the document.
+/// A step, which makes one name match the document.
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
     Unchanged(Declaration<'a>),

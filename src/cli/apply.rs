@@ -29,9 +29,9 @@ use signalbox_model::Quoted;
 /// begins with the empty prefix. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps
 /// slots and label, as in the server's configuration. "signalbox export-declarations" writes such a file.
 ///
-/// What differs is declared or changed, and the rest stays as it is, so the same file applied again changes nothing. With
-/// --prune, declared semaphores below the prefix that the file does not have are removed, except those that the server's
-/// configuration declares. Pauses and slots out of service stay.
+/// Semaphores that differ are declared or changed, and the others stay as they are, so applying the same file again
+/// changes nothing. With --prune, declared semaphores below the prefix that the file does not have are removed, except
+/// those that the server's configuration declares. Pauses and slots out of service stay.
 ///
 /// The output is one line for each name: declare, change, remove, unchanged or refused; the name, escaped as in lists;
 /// the difference; and if the change was refused, the reason. With --dry-run, these lines say what would change. With

@@ -54,9 +54,9 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; run: a limit of the system (descriptors, processes) does not let it start the \
+         cannot be read or written; run: a limit of the system (descriptors, processes) prevents the start of the \
          command, or a process of the command cannot be ended; sysv run: the library cannot be loaded, or not into the \
-         command; bench: what the process of --pid uses cannot be read",
+         command; bench: the CPU time or memory of the process of --pid cannot be read",
     ),
     ("74", "the output or the log file cannot be written"),
     (
@@ -98,7 +98,7 @@ pub(super) enum End {
 impl End {
     /// Returns the exit status for `main` to return, or ends this process by the signal. Everything that this process
     /// holds must have been released.
-    pub(super) fn or_code(self) -> ExitCode {
+    pub(super) fn exit(self) -> ExitCode {
         let signal = match self {
             Self::Status(status) => return ExitCode::from(status),
             Self::Signal(signal) => signal,
@@ -191,7 +191,7 @@ impl Failure {
     /// Prints the message to stderr and ends this process, or returns its exit status.
     pub(super) fn end(self) -> ExitCode {
         self.report();
-        self.end.or_code()
+        self.end.exit()
     }
 }
 

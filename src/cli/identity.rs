@@ -46,7 +46,7 @@ pub(super) struct TlsOptions {
     )]
     key: Option<PathBuf>,
 
-    /// What was read from the files. The client reads them again for each connection.
+    /// The contents of the files. The client reads them again for each connection.
     #[arg(skip)]
     loaded: Arc<OnceLock<Tls>>,
 }
@@ -107,7 +107,7 @@ pub(super) struct TokenSource {
     #[arg(long, env = TOKEN_OVER_PLAIN, value_parser = BoolishValueParser::new(), global = true)]
     pub(super) token_over_plain: bool,
 
-    /// What was read from the file. The client reads it again for each connection.
+    /// The contents of the file. The client reads it again for each connection.
     #[arg(skip)]
     loaded: Arc<OnceLock<Token>>,
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::arguments::Common;
 use super::exit::Failure;
 use super::messages::warn;
-use super::output::NOTHING;
+use super::output::MISSING;
 use super::server::Server;
 use super::table::{self, Column};
 use super::values::Name;
@@ -57,7 +57,7 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
     let direct = server.direct().await?;
     let namespace = server.resolve(&direct, name).await?;
     let declared = server.answer(find_declared_as(&direct, namespace, name.bytes())).await?;
-    let flags = declared.as_ref().map_or(NOTHING.to_owned(), flags);
+    let flags = declared.as_ref().map_or(MISSING.to_owned(), flags);
     let mut leases = Leases::new(match kind {
         ListingKind::Holders => Some(server.direct().await?),
         ListingKind::Waiters => None,

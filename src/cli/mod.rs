@@ -256,7 +256,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
     let text = error_text(answer);
     match text.strip_prefix("error: ").filter(|_| std::env::args_os().len() > 1) {
         Some(mistake) => Failure::usage(mistake.trim_end()).end(),
-        // Without arguments, the whole help, whatever variables are set.
+        // Without arguments, prints the whole help, regardless of environment variables.
         None => {
             messages::write(command().render_help().to_string());
             messages::flush();

@@ -34,7 +34,7 @@ pub(super) enum Holding {
 }
 
 impl Holding {
-    fn is(&self, holder: &Entry) -> bool {
+    fn matches(&self, holder: &Entry) -> bool {
         match self {
             Self::Grant(grant) => holder.grant == Some(*grant),
             Self::Connection { session, process } => {
@@ -68,7 +68,7 @@ pub(super) fn with(own: &Holding) -> String {
 pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) -> Option<Failure> {
     amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;
-        let is_outer = |holder: &&Entry| held.iter().any(|outer| outer.is(holder));
+        let is_outer = |holder: &&Entry| held.iter().any(|outer| outer.matches(holder));
         let outer: Vec<_> = state.holders.iter().filter(is_outer).collect();
         let capacity = match state.inspected.namespace {
             // Without a maximum, the request is not for the counter.

@@ -38,9 +38,9 @@ impl Form {
     }
 }
 
-/// Returns the text of a value, or [`NOTHING`] if there is none.
-pub(super) fn or_none(value: Option<impl ToString>) -> String {
-    value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
+/// Returns the text of a value, or [`MISSING`] if there is none.
+pub(super) fn value_or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| MISSING.to_owned(), |value| value.to_string())
 }
 
 /// Returns the width of a terminal in columns; `usize::MAX` if it is not a terminal, or has an unknown size.
@@ -57,11 +57,11 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 }
 
 /// Stands for a missing value, so that each column keeps its place.
-pub(super) const NOTHING: &str = "-";
+pub(super) const MISSING: &str = "-";
 
-/// Returns the escaped text for a column; [`NOTHING`] if it is empty.
-pub(super) fn or_nothing(text: &[u8]) -> String {
-    if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
+/// Returns the escaped text for a column; [`MISSING`] if it is empty.
+pub(super) fn text_or_dash(text: &[u8]) -> String {
+    if text.is_empty() { MISSING.to_owned() } else { escaped(text) }
 }
 
 /// Returns numbered slots as ranges, for people: `0-3,7`.

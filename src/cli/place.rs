@@ -13,7 +13,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use super::listing::State;
 use super::messages;
-use super::output::{cut, escaped, or_nothing, width_of};
+use super::output::{cut, escaped, text_or_dash, width_of};
 use super::refusal::{Answer, Questions};
 use super::wanted::Amounts;
 use signalbox_model::noun;
@@ -82,7 +82,7 @@ fn text(amounts: &Amounts, own: &[u8], answers: &[Answer]) -> Option<String> {
     let by: Vec<_> = holders
         .iter()
         .map(|holder| match holder.label.is_empty() {
-            true => or_nothing(&holder.address),
+            true => text_or_dash(&holder.address),
             false => escaped(&holder.label),
         })
         .collect();

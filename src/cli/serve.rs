@@ -75,7 +75,7 @@ fn ip_address(text: &str) -> Result<IpAddr, &'static str> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // The log and the errors name the directory, whatever the current one is.
+    // The log and the errors show the absolute path.
     let data_dir = arguments.data_dir.as_deref().map(std::path::absolute).transpose()?;
     let options = Options {
         data_dir,

@@ -108,12 +108,12 @@ impl Server {
     }
 
     /// Returns the same options with other addresses.
-    pub(super) fn at(&self, addresses: Vec<Address>) -> Self {
+    pub(super) fn with_addresses(&self, addresses: Vec<Address>) -> Self {
         Self { addresses, ..self.clone() }
     }
 
     /// Returns the same options for names of a namespace.
-    pub(super) fn about(&self, namespace: Namespace) -> Self {
+    pub(super) fn with_kind(&self, namespace: Namespace) -> Self {
         let (counter, semaphore) = (namespace == Namespace::Counters, namespace == Namespace::Semaphores);
         Self { counter, semaphore, ..self.clone() }
     }
@@ -192,7 +192,7 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let server = self.at(vec![self.leader().await?]);
+        let server = self.with_addresses(vec![self.leader().await?]);
         let client = server.builder("signalbox")?.build()?;
         Ok(server.answer(client.direct()).await?)
     }

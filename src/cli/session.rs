@@ -179,7 +179,7 @@ impl Credentials {
             },
             _ => {}
         }
-        self.checked(server.answer(direct.close_session()).await)?;
+        self.explained(server.answer(direct.close_session()).await)?;
         grant.map(drop)
     }
 
@@ -198,7 +198,7 @@ impl Credentials {
                 self.session
             )));
         }
-        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await)?;
+        let left = self.explained(server.answer(direct.attach_session(self.session, self.key)).await)?;
         Ok(Attached { direct, left, grant })
     }
 
@@ -219,7 +219,7 @@ impl Credentials {
         self.grant.map_or_else(String::new, |GrantId(grant)| format!("grant {grant}"))
     }
 
-    fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
+    fn explained<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
         match result {
             Err(error) if error.status() == Some(Status::NoSuchSession) => Err(Failure::refused(format!(
                 "session {} does not exist, or its key is wrong: its lease expired, it was released or revoked, or \

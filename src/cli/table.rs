@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::output::{self, Form, NOTHING, cut, or_nothing, sanitized, slot_ranges, width_of};
+use super::output::{self, Form, MISSING, cut, sanitized, slot_ranges, text_or_dash, width_of};
 use signalbox_model::{UnixSeconds, from_hex};
 
 /// The number of rows that decide the widths of the columns. Longer texts of later rows are cut.
@@ -117,7 +117,7 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
         _ if key == "flags" => flags(object),
         (_, Value::Null) => {
             let bytes = object[format!("{key}_hex")].as_str().and_then(from_hex);
-            or_nothing(&bytes.unwrap_or_default())
+            text_or_dash(&bytes.unwrap_or_default())
         }
         (_, Value::Bool(is_so)) => if *is_so { "yes" } else { "no" }.to_owned(),
         (Format::Utc, Value::Number(time)) => UnixSeconds(time.as_u64().unwrap_or_default()).to_string(),
@@ -130,13 +130,13 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
             .map_or_else(|| number.to_string(), |number| number.to_string()),
         (_, Value::Array(items)) if items.iter().all(Value::is_u64) => {
             let slots: Vec<_> = items.iter().filter_map(|slot| slot.as_u64()?.try_into().ok()).collect();
-            or_nothing(slot_ranges(&slots).as_bytes())
+            text_or_dash(slot_ranges(&slots).as_bytes())
         }
         (_, Value::Array(items)) => {
             let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
-            or_nothing(words.join(" ").as_bytes())
+            text_or_dash(words.join(" ").as_bytes())
         }
-        (_, Value::String(text)) => or_nothing(text.as_bytes()),
+        (_, Value::String(text)) => text_or_dash(text.as_bytes()),
         (_, other) => other.to_string(),
     }
 }
@@ -146,8 +146,8 @@ pub(super) fn flags(object: &Value) -> String {
     let words = FLAGS.into_iter().filter(|flag| object[*flag] == true).map(str::to_owned);
     let out = cell(object, "slots_out", Format::Plain);
     // Commas separate the flags.
-    let out = (out != NOTHING).then(|| format!("out={}", out.replace(',', "+")));
-    or_nothing(words.chain(out).collect::<Vec<_>>().join(",").as_bytes())
+    let out = (out != MISSING).then(|| format!("out={}", out.replace(',', "+")));
+    text_or_dash(words.chain(out).collect::<Vec<_>>().join(",").as_bytes())
 }
 
 /// Returns the text of each column: the given one, or the value of the object.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::arguments::Common;
 use super::exit::Failure;
 use super::list;
-use super::output::{escaped, merged, or_nothing};
+use super::output::{escaped, merged, text_or_dash};
 use super::server::Server;
 use super::sysv::{self, SetName};
 use super::table::{Column, Rows};
@@ -115,7 +115,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
             }
         }
         let (time_s, client) = (unix_now_s(), clients.of(event.session).await);
-        let shown = or_nothing(client.unwrap_or_default());
+        let shown = text_or_dash(client.unwrap_or_default());
         rows.push_with(&object_of(time_s, number, &event, kind, client), &[("CLIENT", &shown)])?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.

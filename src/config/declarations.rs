@@ -17,7 +17,7 @@ use signalbox_model::is_unsafe;
 /// A file of declarations whose names begin with a prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DeclarationsFile {
-    /// What all names begin with. If it is empty, the file has all declarations.
+    /// The prefix of all names. If it is empty, the file has all declarations.
     pub(crate) prefix: String,
     /// In the order of the file; names are unique.
     pub(crate) declare: Vec<DeclareConfig>,
@@ -75,7 +75,7 @@ impl DeclarationsFile {
     }
 }
 
-/// What a file of declarations has, for messages.
+/// The format of a file of declarations, for messages.
 const FORMAT: &str = "such a file begins with prefix = \"TEXT\", which all names begin with, and has tables [[semaphore.declare]]";
 
 /// Writes the file; reading it gives an equal value.

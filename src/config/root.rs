@@ -155,7 +155,7 @@ pub struct SessionConfig {
     pub min_ttl_s: u32,
     /// The longest time to live, in seconds. A longer one is lowered to it.
     pub max_ttl_s: u32,
-    /// How long a request waits if its client does not say, in seconds.
+    /// How long a request waits if its client does not set a limit, in seconds.
     pub default_wait_s: u32,
     /// The longest wait of a request, in seconds. A longer one is lowered to it.
     pub max_wait_s: u32,

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
 /// the requested one: the generators send plain requests, which do not name a namespace.
 async fn leader(server: &Server) -> Result<Address, Failure> {
     let leader = server.leader().await?;
-    server.at(vec![leader.clone()]).connect().await?;
+    server.with_addresses(vec![leader.clone()]).connect().await?;
     Ok(leader)
 }
 

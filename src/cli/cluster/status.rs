@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::arguments::Common;
 use super::super::exit::{Exit, Failure};
 use super::super::messages::warn;
-use super::super::output::{self, Form, escaped, or_none};
+use super::super::output::{self, Form, escaped, value_or_dash};
 use super::super::table::{Column, Rows, figures};
 use super::Source;
 use crate::cluster::node_name;
@@ -155,7 +155,7 @@ fn check(leader: Option<&str>, nodes: &[Value]) -> Result<(), Failure> {
 }
 
 fn heartbeat_of(node: &Value) -> String {
-    or_none(node["heartbeat_age_ms"].as_f64().map(|age_ms| format!("{:.2} s", age_ms / 1000.0)))
+    value_or_dash(node["heartbeat_age_ms"].as_f64().map(|age_ms| format!("{:.2} s", age_ms / 1000.0)))
 }
 
 /// Returns the nodes in JSON.

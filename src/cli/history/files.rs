@@ -59,16 +59,16 @@ impl Iterator for Files {
 }
 
 fn reads(path: PathBuf, file: File) -> Box<dyn Iterator<Item = Read>> {
-    match Open::of(path, file) {
+    match OpenFile::of(path, file) {
         Ok(open) => Box::new(open),
         Err(problem) => Box::new(iter::once(Err(problem))),
     }
 }
 
 /// A file that is being read.
-struct Open {
+struct OpenFile {
     path: PathBuf,
-    /// `None`: it was read to its end.
+    /// `None` once it was read to its end.
     text: Option<Box<dyn BufRead>>,
     /// The process that decompresses the file.
     gzip: Option<Child>,
@@ -110,7 +110,7 @@ fn number_of(rotated: &Path, path: &Path) -> Option<u32> {
     number.strip_suffix(".gz").unwrap_or(number).parse().ok()
 }
 
-impl Iterator for Open {
+impl Iterator for OpenFile {
     type Item = Read;
 
     fn next(&mut self) -> Option<Read> {
@@ -124,7 +124,7 @@ impl Iterator for Open {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn of(path: PathBuf, file: File) -> Result<Self, String> {
         if path.extension().is_none_or(|ending| ending != "gz") {
             return Ok(Self { path, text: Some(Box::new(BufReader::new(file))), gzip: None, unusable: 0 });

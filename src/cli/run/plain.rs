@@ -79,7 +79,7 @@ struct ConnectionHold<'a> {
     arguments: &'a Arguments,
     server: &'a Server,
     amount: &'a Amount,
-    /// `None`: the connection was lost and the alarm was raised; nothing else can happen.
+    /// `None` once the connection was lost and the alarm was raised; nothing else can happen.
     client: Option<&'a PlainClient>,
 }
 

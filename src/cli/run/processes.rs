@@ -128,7 +128,7 @@ impl Processes {
     /// Takes note of the children that have ended, and returns whether any are left.
     pub(super) fn reap(&mut self) -> bool {
         loop {
-            // Of any process group, unlike `waitpid(None)`.
+            // Unlike `waitpid(None)`, this includes children in other process groups.
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid.as_raw_pid() == self.command.as_raw() => {
                     self.ended = Some(status)

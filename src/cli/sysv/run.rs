@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
         )));
     }
     let addresses = settings.servers.filter(|_| !common.has("server"));
-    let server = given_server.at(addresses.unwrap_or_else(|| given_server.addresses()));
+    let server = given_server.with_addresses(addresses.unwrap_or_else(|| given_server.addresses()));
     let library = library::find(library.as_deref())?;
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     program::check(program)?;

@@ -89,8 +89,8 @@ impl SetName {
         text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))
     }
 
-    /// Returns whether it names this set.
-    pub(super) fn is(self, listed: &ListedSet) -> bool {
+    /// Returns whether it is the name of this set.
+    pub(super) fn matches(self, listed: &ListedSet) -> bool {
         match self {
             Self::Key(key) => listed.stat.key == key,
             Self::Id(id) => listed.set == id,
@@ -100,7 +100,7 @@ impl SetName {
     /// Returns the set of this name on the server. Fails if there is none.
     pub(super) async fn find(self, server: &Server, direct: &Direct) -> Result<ListedSet, Failure> {
         let listed = server.all(direct.sets()).await?;
-        listed.into_iter().find(|listed| self.is(listed)).ok_or_else(|| self.missing())
+        listed.into_iter().find(|listed| self.matches(listed)).ok_or_else(|| self.missing())
     }
 
     /// Returns the failure for a set that does not exist.

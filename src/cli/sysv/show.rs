@@ -10,7 +10,7 @@ use crate::cli::arguments::Common;
 use crate::cli::exit::Failure;
 use crate::cli::listing::ListingKind;
 use crate::cli::messages::warn;
-use crate::cli::output::{self, Form, merged, or_none};
+use crate::cli::output::{self, Form, merged, value_or_dash};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows, figures};
 use signalbox_client::sysv::{Errno, ListedSet, ListedUser, Operation, Semaphore, SetId, UserRole};
@@ -114,7 +114,7 @@ fn write(
     let stat = &listed.stat;
     let owner = format!("{}:{}", stat.ownership.uid, stat.ownership.gid);
     let creator = format!("{}:{}", stat.creator_uid, stat.creator_gid);
-    let (operated, changed) = (or_none(stat.operated_at), stat.changed_at.to_string());
+    let (operated, changed) = (value_or_dash(stat.operated_at), stat.changed_at.to_string());
     let given = [
         ("kind", KIND),
         ("owner", &owner),

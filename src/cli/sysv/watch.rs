@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::set::{self, SetName};
 use crate::cli::exit::Failure;
-use crate::cli::output::{Form, NOTHING, merged, slot_list};
+use crate::cli::output::{Form, MISSING, merged, slot_list};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
@@ -67,7 +67,7 @@ async fn states(
     process: &Process,
     watched: Option<SetName>,
 ) -> Result<BTreeMap<SetId, State>, Failure> {
-    let is_watched = |listed: &ListedSet| watched.is_none_or(|name| name.is(listed));
+    let is_watched = |listed: &ListedSet| watched.is_none_or(|name| name.matches(listed));
     let mut states = BTreeMap::new();
     for listed in server.all(direct.sets()).await?.into_iter().filter(is_watched) {
         let values = match server.answer(process.values(listed.set)).await {
@@ -99,7 +99,7 @@ fn changes<'a>(
 
 fn push(rows: &mut Rows<impl Write>, event: &'static str, state: Option<&State>) -> io::Result<()> {
     let values = state.and_then(|state| state.values.as_deref());
-    let text = values.map_or_else(|| NOTHING.to_owned(), slot_list);
+    let text = values.map_or_else(|| MISSING.to_owned(), slot_list);
     let set = state.map(|state| Set::of(&state.listed));
     let object = merged([json!({ "event": event }), json!(set), json!({ "values": values })]);
     rows.push_with(&object, &[("VALUES", &text)])

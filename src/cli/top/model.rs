@@ -48,7 +48,7 @@ const SESSIONS: [Column; 8] = [
 
 const ITEMS: [Column; 2] = [Column::word("ITEM", 24), Column::number("VALUE", 24)];
 
-/// What the screen shows.
+/// The views, of which the screen shows one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum View {
     #[default]

@@ -83,7 +83,7 @@ async fn connect(server: &Server) -> Result<Vec<Port>, Failure> {
     let mut ports = vec![Port::connect(server).await?];
     if !server.has_port() && server.kind().is_none() {
         // A server may serve only counters.
-        ports.extend(Port::connect(&server.about(Namespace::Semaphores)).await.ok());
+        ports.extend(Port::connect(&server.with_kind(Namespace::Semaphores)).await.ok());
     }
     Ok(ports)
 }

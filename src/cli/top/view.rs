@@ -12,7 +12,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use super::model::{Cell, Model, View, ttl_left};
 use super::reader::{Details, NameKey};
 use crate::cli::listing::{Entry, State};
-use crate::cli::output::{escaped, or_none, slot_ranges};
+use crate::cli::output::{escaped, slot_ranges, value_or_dash};
 use crate::cli::table::{Column, Kind};
 use crate::cli::values::unix_now_s;
 use signalbox_client::{Inspected, Namespace, SessionEntry};
@@ -187,8 +187,8 @@ fn table<'r>(
 impl Cell {
     fn text(&self) -> String {
         match self {
-            Self::Count(count) => or_none(count.map(grouped)),
-            Self::Since(time_s) | Self::Left(time_s) => or_none(time_s.map(duration)),
+            Self::Count(count) => value_or_dash(count.map(grouped)),
+            Self::Since(time_s) | Self::Left(time_s) => value_or_dash(time_s.map(duration)),
             Self::Text(text) | Self::Word(text) => text.clone(),
         }
     }
@@ -259,7 +259,7 @@ fn entry_lines(
             Cell::Count(Some(entry.resources.into())),
             Cell::Word(slot_ranges(&entry.slots)),
             Cell::Word(entry.session.to_string()),
-            Cell::Word(or_none(entry.grant)),
+            Cell::Word(value_or_dash(entry.grant)),
             Cell::Text(escaped(&entry.label)),
             Cell::Text(escaped(&entry.address)),
         ]
