@@ -23,8 +23,8 @@ impl ConfigError {
         Self::of(format!("{path}: the file cannot be read: {error}; check its path and its permissions"))
     }
 
-    /// All mistakes, a sentence for each: those of the file in the order of its lines, then those of the environment, then
-    /// contradictions.
+    /// Returns all mistakes, one sentence for each: those of the file in the order of its lines, then those of the
+    /// environment, then contradictions.
     pub fn mistakes(&self) -> &[String] {
         &self.0
     }

@@ -1,8 +1,9 @@
 //! Reads a configuration file, in either language, and then the variables of the environment.
 //!
-//! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its value
-//! is written as in yrmcds.conf. A variable with this prefix that belongs to no key is an error, because a server that
-//! ignored it would run with another configuration than intended. Only those that Kubernetes makes are ignored.
+//! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its
+//! value is written as in yrmcds.conf. A variable with this prefix that belongs to no key is an error, because a server
+//! that ignored it would not run with the intended configuration. Only those that Kubernetes sets for a service are
+//! ignored.
 //!
 //! A reload reads them again, and compares the two configurations.
 

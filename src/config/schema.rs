@@ -449,7 +449,7 @@ trait Field {
     fn shown(&self) -> String;
 }
 
-/// Types of fields: how each reads a value, and shows its own.
+/// Implements [`Field`] for types: how each reads a value, and shows its own.
 macro_rules! fields {
     ($($($type:ty)+: $read:expr, $shown:expr;)+) => {
         $($(impl Field for $type {
