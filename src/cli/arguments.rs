@@ -54,10 +54,10 @@ pub(super) struct Common {
 
     /// Print a list without its header
     ///
-    /// A list is a table on a terminal; elsewhere, tabs separate its columns. A missing value is -. A backslash in a name is
-    /// printed as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an
-    /// invisible character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts
-    /// this back.
+    /// A list is a table on a terminal; elsewhere, tabs separate its columns. A missing value is -. In a name, a
+    /// backslash is printed as \\, a tab as \t and a newline as \n. Each byte of other control characters, direction
+    /// marks, invisible characters and unusual spaces, and each byte that is not UTF-8, is printed as \xNN. "printf %b"
+    /// of bash converts this back.
     #[arg(long, global = true)]
     no_header: bool,
 

@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure};
 use super::messages::warn;
 use super::output::json;
 use super::server::{PERMISSION_DENIED, Server, block_on};
-use super::table::figures;
+use super::table::write_fields;
 use crate::cluster::timing;
 use signalbox_client::{Features, Status};
 use signalbox_cluster::data::{self, read_all};
@@ -92,11 +92,12 @@ Examples:
     /// Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the
     /// latest changes, if they are damaged. The directory is not changed.
     ///
-    /// With --server, the export is a backup of a running server: all records as they are at one moment, with everything that
-    /// the server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the
-    /// request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the
-    /// network as they are; run the command on the server's machine, or over a network that you trust. If the command fails,
-    /// the output lacks its last line, and "signalbox data import" refuses it.
+    /// With --server, the export is a backup of a running server: all records as they are at one moment, with
+    /// everything that the server acknowledged before the command was started. The server keeps serving, and its file
+    /// may grow. It accepts the request from its own machine and from the addresses in admin_from of its configuration.
+    /// Without --tls, the keys are sent over the network unencrypted; run the command on the server's machine, or over
+    /// a network that you trust. If the command fails, the output lacks its last line, and "signalbox data import"
+    /// refuses it.
     #[command(after_help = "\
 Examples:
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
@@ -166,7 +167,7 @@ fn check(location: &Location, as_json: bool) -> Result<(), Failure> {
     });
     match as_json {
         true => writeln!(io::stdout(), "{}", json(&found))?,
-        false => figures(&mut io::stdout(), 14, &KEYS, &found, &[])?,
+        false => write_fields(&mut io::stdout(), 14, &KEYS, &found, &[])?,
     }
     if !as_json {
         problems.iter().for_each(|problem| warn(problem));

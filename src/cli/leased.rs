@@ -1,4 +1,4 @@
-//! Acquiring in a leased session, for `run` and `acquire`. A signal ends the wait in the queue.
+//! Acquires in a leased session, for `run` and `acquire`. A signal ends the wait in the queue.
 
 use std::time::Duration;
 

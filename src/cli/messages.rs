@@ -95,7 +95,7 @@ impl Writer {
     }
 }
 
-/// The body of the thread.
+/// Runs in the thread that writes.
 fn write_all() {
     ignore_signals_of_writes();
     let writer = WRITER.wait();

@@ -1,8 +1,8 @@
-//! While a request waits: a line on the terminal with its place in the queue, the holders before it, and whether the
-//! semaphore is paused.
+//! Shows a line on the terminal while a request waits: its place in the queue, the holders, and whether the semaphore
+//! is paused.
 //!
-//! The line is on standard error, only if that is a terminal and this process is in its foreground, and is erased when the
-//! wait ends. It never delays the request, and a server that does not answer leaves the line as it was.
+//! The line is written to standard error, if that is a terminal and this process is in its foreground, and is erased
+//! when the wait ends. It never delays the request, and a server that does not answer leaves the line as it was.
 
 use std::convert::Infallible;
 use std::future::pending;

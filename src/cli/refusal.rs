@@ -243,7 +243,7 @@ fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
 
 fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
     let what = if amounts.kind.is_none() { "is not declared" } else { "does not exist" };
-    // Only a name that is requested without a maximum has to exist.
+    // Only a name that is requested without a maximum must exist.
     let lacking = amounts.each.iter().zip(usages).filter(|(amount, usage)| {
         amount.max.is_none() && matches!(usage, Usage::Missing | Usage::NotDeclared)
     });

@@ -85,9 +85,9 @@ impl SessionArguments {
 /// exit status is 1, and others may hold the resources. While the grant is being revoked, a warning on standard error
 /// says how long is left.
 ///
-/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox
-/// acquire" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too.
-/// Without a grant, only the session is checked.
+/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which
+/// "signalbox acquire" prints. With --session, SIGNALBOX_GRANT is not read, because it belongs to another session: give
+/// --grant too. Without a grant, only the session is checked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -110,9 +110,9 @@ pub(super) async fn renew(arguments: &Renew, common: &Common) -> Result<(), Fail
 /// grant because that was revoked or its semaphore was removed, the exit status is 1: others may have held the
 /// resources in the meantime.
 ///
-/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox
-/// acquire" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too.
-/// Without a grant, only the session is checked.
+/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which
+/// "signalbox acquire" prints. With --session, SIGNALBOX_GRANT is not read, because it belongs to another session: give
+/// --grant too. Without a grant, only the session is checked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -10,7 +10,7 @@ use super::exit::Failure;
 use super::listing::{self, Leases, ListingKind, State, object_of};
 use super::output::{self, Form, merged};
 use super::sysv::{SetName, list_users, show_named};
-use super::table::{Column, Rows, figures};
+use super::table::{Column, Rows, write_fields};
 use super::values::{Name, session_id};
 use crate::config::Clients;
 use signalbox_client::{HELD_SESSIONS_MAX, Inspected, Namespace, SessionId, SessionKind, Status};
@@ -41,12 +41,12 @@ use signalbox_model::views::{Declaration, Named, Usage, ttl_left_s};
 /// (holds, waits) and then those of the holders; the JSON keys are kind, name, state and those of the holders. What connections hold
 /// by plain Acquires comes last.
 ///
-/// With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N, and the output is that of "signalbox
-/// sysv show". Its holders are the processes with adjustments (SEM_UNDO), with the columns process (its id on the server),
-/// process id on its host, user, adjustments (0:+1 adds 1 to semaphore 0 when the process ends), label. Its waiters are the
-/// calls that wait, in the order in which they came: position, process, process id, user, operations (0:-1 UNDO, or 1:0 to
-/// wait until semaphore 1 is 0), label. The JSON keys are process, pid, uid, adjustments (objects with semaphore and
-/// adjustment) or operations (objects with semaphore, change, nowait and undo), and label.
+/// With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N, and the output is that of
+/// "signalbox sysv show". Its holders are the processes with adjustments (SEM_UNDO), with the columns process (its id
+/// on the server), process id on its host, user, adjustments (0:+1 adds 1 to semaphore 0 when the process ends), label.
+/// Its waiters are the calls that wait, in the order of their arrival: position, process, process id, user, operations
+/// (0:-1 UNDO, or 1:0 to wait until semaphore 1 is 0), label. The JSON keys are process, pid, uid, adjustments (objects
+/// with semaphore and adjustment) or operations (objects with semaphore, change, nowait and undo), and label.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -140,7 +140,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
 
 impl State {
     fn write(&self, name: &Name, left: &[Option<f64>], form: Form, out: &mut impl Write) -> io::Result<()> {
-        figures(
+        write_fields(
             out,
             10,
             &["kind", "name", "in_use", "capacity", "available", "peak", "waiting"],
@@ -148,7 +148,7 @@ impl State {
             &[],
         )?;
         if let Some(declared) = &self.declared {
-            figures(out, 10, &["flags", "generation", "label"], &Declaration::of(declared), &[])?;
+            write_fields(out, 10, &["flags", "generation", "label"], &Declaration::of(declared), &[])?;
         }
         for (kind, entries) in [(ListingKind::Holders, &self.holders), (ListingKind::Waiters, &self.queue)] {
             if !entries.is_empty() {

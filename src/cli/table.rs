@@ -37,7 +37,7 @@ pub(super) struct Column {
     format: Format,
     /// The width if there is room for it, so that lists of the same kind look alike.
     pub(super) width: usize,
-    /// Columns with higher numbers are omitted first; 0: never.
+    /// Columns with higher numbers are omitted first; those with 0, never.
     rank: u8,
 }
 
@@ -162,7 +162,7 @@ fn texts(columns: &[Column], object: &impl Serialize, given: &[(&str, &str)]) ->
 
 /// Writes the values of an object under these keys, one per line. `given` has texts that the object does not have, with
 /// their keys.
-pub(super) fn figures(
+pub(super) fn write_fields(
     out: &mut impl Write,
     width: usize,
     keys: &[&str],
@@ -187,7 +187,7 @@ pub(super) struct Rows<W> {
 enum Layout {
     /// The rows that were kept back.
     Open(Vec<Vec<String>>),
-    /// The width of each column; `None`: it is omitted.
+    /// The width of each column; `None` if it is omitted.
     Settled(Vec<Option<usize>>),
 }
 

@@ -108,7 +108,7 @@ pub(super) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, 
 where
     T: FromStr + PartialOrd + Display + Clone,
 {
-    // The standard parser would also take a sign.
+    // The standard parser would also accept a sign.
     move |text| match text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse()) {
         Some(Ok(number)) if range.contains(&number) => Ok(number),
         _ => Err(format!("expected a whole number from {} to {}", range.start(), range.end())),

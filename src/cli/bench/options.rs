@@ -22,7 +22,7 @@ use signalbox_client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 /// so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed
 /// times, and their latency counts from these times, whether or not they could be sent then.
 ///
-/// Each thread uses at most one core. With --rate, each thread uses a whole core, to keep the times.
+/// Each thread uses at most one core. With --rate, each thread uses a whole core, to send requests at their times.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

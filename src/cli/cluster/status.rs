@@ -9,7 +9,7 @@ use super::super::arguments::Common;
 use super::super::exit::{Exit, Failure};
 use super::super::messages::warn;
 use super::super::output::{self, Form, escaped, value_or_dash};
-use super::super::table::{Column, Rows, figures};
+use super::super::table::{Column, Rows, write_fields};
 use super::Source;
 use crate::cluster::node_name;
 use signalbox_cluster::admin::{ClusterStatus, FORMAT, Finalization, NodeStatus, status};
@@ -26,7 +26,7 @@ use signalbox_cluster::keys::Advertised;
 /// format leaders write, and whether "signalbox cluster finalize" can raise it. Problems of etcd are reported on
 /// standard error.
 ///
-/// With NODE, only the figures of that node are shown, one per line, with the addresses that it advertises to clients
+/// With NODE, only the values of that node are shown, one per line, with the addresses that it advertises to clients
 /// (advertised) and whether it can be drained with "signalbox cluster drain" (drains). The statistics of its server are
 /// in the metrics of its HTTP listener.
 ///
@@ -44,7 +44,7 @@ Examples:
   signalbox cluster status sb2
   signalbox cluster status --json | jq -r .leader")]
 pub(super) struct Arguments {
-    /// Show only the figures of this node
+    /// Show only the values of this node
     node: Option<String>,
 
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     check(found.leader(), &nodes)
 }
 
-/// Shows the figures of one node.
+/// Shows the values of one node.
 fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node["node"] == name) else {
@@ -140,7 +140,7 @@ fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), F
     if common.json {
         writeln!(out, "{}", output::json(node))?;
     } else {
-        figures(&mut out, 14, &KEYS_OF_NODE, node, &[("heartbeat", &heartbeat_of(node))])?;
+        write_fields(&mut out, 14, &KEYS_OF_NODE, node, &[("heartbeat", &heartbeat_of(node))])?;
     }
     check(found.leader(), std::slice::from_ref(node))
 }
@@ -211,7 +211,7 @@ fn print(shown: &Value, finalization: &Finalization, nodes: &[Value], members: &
     // Without a leader, some values are missing.
     let none = ["leader", "epoch", "commits"].into_iter().filter(|key| shown[*key].is_null());
     let given: Vec<_> = none.map(|key| (key, "none")).chain(given).collect();
-    figures(&mut out, 14, &KEYS, shown, &given)?;
+    write_fields(&mut out, 14, &KEYS, shown, &given)?;
     writeln!(out)?;
     let mut rows = Rows::new(Form::Table { has_header: true }, &NODES, &mut out);
     nodes.iter().try_for_each(|node| rows.push_with(node, &[("HEARTBEAT", &heartbeat_of(node))]))?;

@@ -1,4 +1,4 @@
-//! `signalbox history`: who held a limit, from the files of `log.grants`. It needs no server.
+//! `signalbox history`: shows who held a limit, from the files of `log.grants`. It needs no server.
 
 mod files;
 mod pairs;

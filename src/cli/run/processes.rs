@@ -42,7 +42,7 @@ pub(super) struct Processes {
     /// How the command ended.
     ended: Option<WaitStatus>,
     /// SIGCHLD.
-    deaths: Arrivals,
+    child_ends: Arrivals,
     /// The processes that were sent SIGTERM. A second one would disturb their shutdown.
     asked: HashSet<Identity>,
     /// The processes to which this one may not send signals; each is reported once.
@@ -63,7 +63,7 @@ impl Processes {
         let (program, rest) = command.split_first().expect("clap requires a command");
         let unprepared = |error| Failure::system("prepare to wait for the command", &error);
         // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
-        let deaths = signal(SignalKind::child()).map_err(unprepared)?;
+        let child_ends = signal(SignalKind::child()).map_err(unprepared)?;
         unblock(&[Signal::SIGCHLD]).map_err(unprepared)?;
         signals.add(&STOPS).map_err(unprepared)?;
         nix::sys::prctl::set_child_subreaper(true).map_err(|errno| unprepared(errno.into()))?;
@@ -108,7 +108,7 @@ impl Processes {
         Ok(Self {
             command: Pid::from_raw(child.id().cast_signed()),
             ended: None,
-            deaths,
+            child_ends,
             asked: HashSet::new(),
             protected: HashSet::new(),
             events,
@@ -121,8 +121,8 @@ impl Processes {
     }
 
     /// Waits until a child may have ended. Cancel safe.
-    pub(super) async fn death(&mut self) {
-        self.deaths.recv().await;
+    pub(super) async fn child_end(&mut self) {
+        self.child_ends.recv().await;
     }
 
     /// Takes note of the children that have ended, and returns whether any are left.

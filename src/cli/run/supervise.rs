@@ -19,7 +19,7 @@ use crate::cli::signals::{STOPS, Signals, is_from_keyboard};
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long killed processes may take to end. A process that waits for a device can take any time.
-const DEATH_MAX: Duration = Duration::from_secs(10);
+const KILL_MAX: Duration = Duration::from_secs(10);
 
 /// How often this process, after it was asked to stop, checks whether its command has stopped.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -67,7 +67,7 @@ enum Phase {
 }
 
 impl Phase {
-    /// Resolves when the next step is due.
+    /// Waits until the next step is due.
     async fn due(self) {
         match self {
             Self::Running => pending().await,
@@ -90,7 +90,7 @@ impl Phase {
     /// Returns until when the processes are sent SIGKILL, which begins now unless it has already begun.
     fn kill_until(self) -> Instant {
         match self {
-            Self::Running | Self::Ending { .. } => Instant::now() + DEATH_MAX,
+            Self::Running | Self::Ending { .. } => Instant::now() + KILL_MAX,
             Self::Killing { until, .. } => until,
         }
     }
@@ -118,7 +118,7 @@ pub(super) async fn supervise(
             return Outcome::Release(end);
         }
         tokio::select! {
-            // There may be any number of deaths at any time, so they come last.
+            // Any number of processes may end at any time, so this comes last.
             biased;
             () = supervisor.phase.due() => {
                 if let Some(failure) = supervisor.kill() {
@@ -128,7 +128,7 @@ pub(super) async fn supervise(
             alarm = hold.alarm() => supervisor.alarm(alarm),
             signal = signals.next() => supervisor.signal(signal),
             () = sleep(STOP_AGAIN), if supervisor.stop_until.is_some() => supervisor.stop(),
-            () = supervisor.processes.death() => {}
+            () = supervisor.processes.child_end() => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `signalbox sysv`: System V semaphore sets: runs programs with them, lists, shows and removes them.
+//! `signalbox sysv`: runs programs with System V semaphore sets, and lists, shows and removes sets.
 //!
 //! With `--sysv`, `status` and `watch` are about a set; what they print is here, too.
 

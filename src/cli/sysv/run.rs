@@ -1,4 +1,4 @@
-//! `signalbox sysv run`: replaces itself by a command whose System V semaphores are those of a server.
+//! `signalbox sysv run`: replaces itself with a command whose System V semaphores are those of a server.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -12,7 +12,7 @@ use crate::cli::listing::ListingKind;
 use crate::cli::messages::warn;
 use crate::cli::output::{self, Form, merged, value_or_dash};
 use crate::cli::server::Server;
-use crate::cli::table::{Column, Rows, figures};
+use crate::cli::table::{Column, Rows, write_fields};
 use signalbox_client::sysv::{Errno, ListedSet, ListedUser, Operation, Semaphore, SetId, UserRole};
 use signalbox_client::{Direct, Status};
 use signalbox_model::views::{Set, User, mode_of};
@@ -122,7 +122,7 @@ fn write(
         ("operated", &operated),
         ("changed", &changed),
     ];
-    figures(out, 10, &KEYS, &Set::of(listed), &given)?;
+    write_fields(out, 10, &KEYS, &Set::of(listed), &given)?;
     if let Some(values) = values {
         writeln!(out, "\nsemaphores:")?;
         let mut rows = Rows::new(form, &SEMAPHORES, &mut *out);
