@@ -35,7 +35,6 @@ pub fn node_name(config: &ClusterConfig) -> Result<String, SettingsError> {
     }
 }
 
-/// Returns the times of the cluster.
 pub fn timing(config: &ClusterConfig) -> Timing {
     let renew_deadline = Duration::from_secs(config.renew_deadline_s.into());
     Timing::new(renew_deadline).expect("the configuration was validated")

@@ -318,7 +318,7 @@ impl Declared {
     async fn change(&self, common: &Common, how: ServiceChange) -> Result<(), Failure> {
         let direct = common.server.direct().await?;
         request(&common.server, &direct, &self.service(how)).await?;
-        list::print_one(common, &direct, &self.name).await
+        list::print_declared(common, &direct, &self.name).await
     }
 }
 
@@ -405,7 +405,7 @@ impl Slot {
             // The semaphore is gone, and the slot with it.
             Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
             Err(error) => Err(error.into()),
-            Ok(_) => list::print_one(common, &direct, name).await,
+            Ok(_) => list::print_declared(common, &direct, name).await,
         }
     }
 }
@@ -451,7 +451,6 @@ pub(super) async fn request_and_print(
     Ok(())
 }
 
-/// Requests a change.
 async fn request(server: &Server, direct: &Direct, operation: &Operation<'_>) -> Result<Changed, Failure> {
     match server.answer(direct.change(operation)).await {
         Ok(changed) => Ok(changed),

@@ -176,8 +176,7 @@ pub(super) fn hinted(refusal: Error, scope: Scope<&[u8]>) -> Failure {
     }
 }
 
-/// Prints one declared semaphore.
-pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> Result<(), Failure> {
+pub(super) async fn print_declared(common: &Common, direct: &Direct, name: &Name) -> Result<(), Failure> {
     let mut names = Vec::new();
     let server = &common.server;
     declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await?;

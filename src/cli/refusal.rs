@@ -30,7 +30,6 @@ impl<'a> Questions<'a> {
         Self { server, amounts, direct: None }
     }
 
-    /// Returns the limits of the server.
     pub(super) async fn limits(&mut self) -> Result<HelloAnswer, Failure> {
         let direct = self.server.direct().await?;
         Ok(self.direct.insert(direct).server())

@@ -107,12 +107,10 @@ impl Server {
         self.addresses.iter().any(|address| address.port().is_some())
     }
 
-    /// Returns the same options with other addresses.
     pub(super) fn with_addresses(&self, addresses: Vec<Address>) -> Self {
         Self { addresses, ..self.clone() }
     }
 
-    /// Returns the same options for names of a namespace.
     pub(super) fn with_kind(&self, namespace: Namespace) -> Self {
         let (counter, semaphore) = (namespace == Namespace::Counters, namespace == Namespace::Semaphores);
         Self { counter, semaphore, ..self.clone() }
@@ -353,7 +351,6 @@ async fn open(
     }
 }
 
-/// Returns the namespace that is not this one.
 pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,

@@ -202,7 +202,6 @@ pub(super) fn moment(text: &str) -> Result<UnixMilliseconds, &'static str> {
     )
 }
 
-/// Returns the present time.
 pub(super) fn now() -> UnixMilliseconds {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     UnixMilliseconds(since.map_or(0, |since| since.as_millis() as u64))

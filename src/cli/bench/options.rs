@@ -183,7 +183,6 @@ impl Load {
         self.plan.tls = tls.map(|tls| (tls, server.clone()));
     }
 
-    /// Returns the plan of one thread.
     pub(super) fn plan_of(&self, thread: usize) -> Plan {
         let connections = part(self.plan.connections as u64, self.threads, thread) as usize;
         let seed = self.plan.seed.wrapping_add(thread as u64);
@@ -195,7 +194,6 @@ impl Load {
         self.plan_of(thread).connections as f64 / self.plan.connections as f64
     }
 
-    /// Returns a thread's part of a limit.
     pub(super) fn limit_of(&self, thread: usize, limit: Limit) -> Limit {
         match limit {
             Limit::After(time) => Limit::After(time),

@@ -128,7 +128,6 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     check(found.leader(), &nodes)
 }
 
-/// Shows the values of one node.
 fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node["node"] == name) else {
@@ -158,7 +157,6 @@ fn heartbeat_of(node: &Value) -> String {
     value_or_dash(node["heartbeat_age_ms"].as_f64().map(|age_ms| format!("{:.2} s", age_ms / 1000.0)))
 }
 
-/// Returns the nodes in JSON.
 fn nodes(found: &ClusterStatus) -> Vec<Value> {
     let node = |(name, of): (&String, &NodeStatus)| {
         let Advertised { counters, semaphores } = &of.node.advertised;

@@ -17,9 +17,7 @@ use signalbox_model::views::key_of;
 /// A set, as an argument names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetName {
-    /// The set with this key.
     Key(i32),
-    /// The set with this id.
     Id(SetId),
 }
 
@@ -103,7 +101,6 @@ impl SetName {
         listed.into_iter().find(|listed| self.matches(listed)).ok_or_else(|| self.missing())
     }
 
-    /// Returns the failure for a set that does not exist.
     pub(super) fn missing(self) -> Failure {
         Failure::refused(format!("{self} does not exist; \"signalbox sysv list\" lists the sets"))
     }

@@ -60,7 +60,6 @@ const KEYS: [&str; 12] = [
 /// The kind of a set in `status`.
 const KIND: &str = "sysv";
 
-/// Shows the set of this name.
 pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<(), Failure> {
     let server = &common.server;
     let direct = server.direct().await?;
