@@ -18,7 +18,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// The one with this code; `None` if it is unknown.
+            /// The variant with this code; `None` if the code is unknown.
             #[inline]
             pub fn from_code(code: $code) -> Option<Self> {
                 Some(match code {

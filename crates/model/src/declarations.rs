@@ -1,4 +1,4 @@
-//! Declared semaphores, and what administrators change of them.
+//! Declared semaphores, and the changes that administrators make to them.
 
 use crate::{Generation, Milliseconds, codes};
 
@@ -11,7 +11,7 @@ pub struct Declaration<'a> {
     pub capacity: u32,
     /// Whether the resources are numbered slots. Grants then contain the numbers of their slots.
     pub numbered: bool,
-    /// A description for administrators; up to 255 arbitrary bytes, possibly none.
+    /// A description for administrators; 0 to 255 arbitrary bytes.
     pub label: &'a [u8],
 }
 
@@ -38,7 +38,7 @@ pub enum Resizing {
     ShrinkBy(u32),
 }
 
-/// What Pause and SetSlot take out of service, or put back (`docs/protocol.md`, "Pause" and "SetSlot").
+/// A temporary change of a declared semaphore or one of its slots (`docs/protocol.md`, "Pause" and "SetSlot").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceChange {
     /// The semaphore grants nothing. Holders keep their grants, and requests keep their places in the queue.
@@ -58,7 +58,7 @@ pub enum Removal {
     IfIdle,
     /// The semaphore grants nothing more, and is removed when the last holder releases it.
     WithLastHolder,
-    /// The holders are notified and keep their grants for a grace period. Then the semaphore is removed.
+    /// The holders are informed, and keep their grants for a grace period. Then the semaphore is removed.
     Now {
         /// The grace period.
         grace: Milliseconds,
@@ -107,7 +107,7 @@ pub struct DeclaredEntry<T, S = Vec<u16>> {
     pub paused: bool,
     /// The name.
     pub name: T,
-    /// The description that was declared; arbitrary bytes, possibly none.
+    /// The description that was declared; arbitrary bytes, may be empty.
     pub label: T,
     /// The slots that are out of service, in ascending order.
     pub slots_out: S,

@@ -1,4 +1,4 @@
-//! What the server sends without a request: the events of a Watch, and notices.
+//! Messages that the server sends without a request: the events of a Watch, and notices.
 
 use crate::{GrantId, Namespace};
 
@@ -7,7 +7,7 @@ use crate::{GrantId, Namespace};
 pub struct Event<N> {
     /// What happened.
     pub kind: EventKind,
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The grant; `None` for resources of plain Acquires, and for events without a grant.
     pub grant: Option<GrantId>,
@@ -106,8 +106,8 @@ kinds! {
     Declared = 15, "declared";
 }
 
-/// A notice about what a connection holds (`docs/protocol.md`, "Notices"). `E` says when a grant or a session ends, and `M`
-/// which node is about to lead.
+/// A notice to a connection (`docs/protocol.md`, "Notices"). `E` is the type of the time at which a grant or a session
+/// ends, and `M` that of the node that is about to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<E, M = ()> {
     /// A grant of the attached session is being revoked.
@@ -141,7 +141,7 @@ pub enum Notice<E, M = ()> {
 pub enum GrantEnd {
     /// Its client released it, or closed its session.
     Released,
-    /// The connection ended that it belonged to.
+    /// The connection that it belonged to ended.
     Disconnected,
     /// The lease of its session expired.
     Expired,
@@ -150,7 +150,7 @@ pub enum GrantEnd {
 }
 
 impl GrantEnd {
-    /// All of them, in the order of their numbers.
+    /// All ends, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Released, Self::Disconnected, Self::Expired, Self::Revoked];
 
     /// The end in one word.

@@ -45,12 +45,12 @@ pub struct HistoryLine<'a> {
     /// How long the grant was held, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
-    /// How many lines are lost.
+    /// The number of lines that are lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
 }
 
-/// What a grant holds of one name. A name that is not UTF-8 has the key `name_hex`.
+/// The resources of one name that a grant holds. A name that is not UTF-8 has the key `name_hex`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HistoryLimit<'a> {
     /// The kind of the name.
@@ -67,7 +67,7 @@ pub struct HistoryLimit<'a> {
     pub slots: Vec<u16>,
 }
 
-/// What a line of the history is about.
+/// The event of a line of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HistoryWord {
@@ -75,7 +75,7 @@ pub enum HistoryWord {
     Started,
     /// The server has stopped.
     Stopped,
-    /// Lines are lost that would have been here.
+    /// Lines that would have been here are lost.
     Lost,
     /// A grant was made.
     Granted,
@@ -85,7 +85,7 @@ pub enum HistoryWord {
 }
 
 impl HistoryLine<'_> {
-    /// A line that says nothing else.
+    /// A line with a time and an event, and nothing else.
     pub fn of(time: UnixMilliseconds, event: HistoryWord) -> Self {
         Self {
             time,

@@ -143,8 +143,8 @@ secret! {
 }
 
 impl SessionKey {
-    /// A part of the key, by which sessions are found. A search may reveal it by the time that it takes, so the rest has
-    /// to be as hard to guess.
+    /// The part of the key by which sessions are found. The time that a search takes may reveal it, so the rest must be
+    /// hard to guess by itself.
     pub fn first_half(&self) -> u64 {
         let [first, ..] = self.0.as_chunks().0 else { return 0 };
         u64::from_be_bytes(*first)
@@ -158,7 +158,8 @@ secret! {
 }
 
 secret! {
-    /// The secret with which the proofs of places and the keys of the sessions of leases are made. One key serves all servers of a store, one after the other.
+    /// The secret with which the proofs of places and the keys of the sessions of keyed leases are made. All successive
+    /// servers of a store use the same one.
     PlaceKey
 }
 

@@ -1,13 +1,13 @@
-//! The variables of the environment that Kubernetes makes in each container for each Service. Those of a Service with a name
+//! The environment variables that Kubernetes sets in each container for each Service. Those of a Service with a name
 //! such as `signalbox-config` begin like variables of signalbox.
 
-/// What to do about such variables, for messages.
+/// The advice about such variables, for messages.
 pub const SERVICE_ADVICE: &str = "Kubernetes makes such variables for a Service with this name; they are ignored; \
                                   \"enableServiceLinks: false\" in the Pod avoids them";
 
-/// Whether Kubernetes makes a variable with this name and value for some Service: `…_SERVICE_HOST`, `…_SERVICE_PORT` with the
-/// name of a port or without, `…_PORT` with a URL such as `tcp://10.0.0.1:80`, and `…_PORT_80_TCP` with `_PROTO`, `_PORT` or
-/// `_ADDR` after it or nothing.
+/// Returns whether Kubernetes may have set a variable with this name and value for a Service: `…_SERVICE_HOST`;
+/// `…_SERVICE_PORT`, alone or followed by the name of a port; `…_PORT` with a URL such as `tcp://10.0.0.1:80`; and
+/// `…_PORT_80_TCP`, alone or followed by `_PROTO`, `_PORT` or `_ADDR`.
 pub fn is_of_service(name: &str, value: &str) -> bool {
     let without = |name, endings: &[&str]| endings.iter().find_map(|end| str::strip_suffix(name, end));
     let is_of_port = || {

@@ -1,7 +1,7 @@
 //! The vocabulary of the domain: the types that the rules, the protocol, the client, the command line and the HTTP API share.
 //!
-//! They are data. The core has the rules, and the protocol encodes and decodes. A type that is a code on the wire has that
-//! code beside its variants.
+//! The types are data: the core has the rules, and the protocol encodes and decodes. A type that is a code on the wire
+//! defines the code of each variant.
 
 #![warn(clippy::unwrap_used)]
 

@@ -1,10 +1,10 @@
-//! Names, and the resources of them that requests ask for.
+//! Names, and the resources that requests ask for.
 
 use crate::{GrantId, TtlLeft, codes};
 
 codes! {
-    /// The kind of a name. The same bytes may name one counter and one semaphore. Extended requests carry the kind, because
-    /// they work over both ports (`docs/protocol.md`, "Extended operations").
+    /// The namespace of a name, also called its kind. The same bytes may name one counter and one semaphore. Extended
+    /// requests state the namespace, because they work over both ports (`docs/protocol.md`, "Extended operations").
     #[derive(PartialOrd, Ord)]
     #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
     pub enum Namespace: u8 {
@@ -19,12 +19,12 @@ impl Namespace {
     /// Both, in the order of their default ports.
     pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
 
-    /// The given one, or both if none is given.
+    /// The given namespace, or both if none is given.
     pub fn one_or_all(given: Option<Self>) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |namespace| given.is_none_or(|given| given == *namespace))
     }
 
-    /// What one name of it is called.
+    /// The noun for a name of this namespace.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Counters => "counter",
@@ -33,7 +33,7 @@ impl Namespace {
     }
 }
 
-/// Names that a Watch covers (`docs/protocol.md`, "Watch").
+/// The names that a Watch covers (`docs/protocol.md`, "Watch").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<N> {
     /// One name; at least one byte.
@@ -43,7 +43,7 @@ pub enum Scope<N> {
 }
 
 impl<N: AsRef<[u8]>> Scope<N> {
-    /// Whether the name is one of them.
+    /// Returns whether a name is one of them.
     pub fn contains(&self, name: &[u8]) -> bool {
         match self {
             Self::Name(only) => name == only.as_ref(),
@@ -52,7 +52,7 @@ impl<N: AsRef<[u8]>> Scope<N> {
     }
 }
 
-/// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
+/// The maximum of a [`Claim`] on a semaphore that keeps its own capacity, and is not created if it does not exist
 /// (`docs/protocol.md`, "AcquireGrant").
 pub const AS_DECLARED: u32 = 0;
 
@@ -65,8 +65,8 @@ pub const LABEL_BYTES_MAX: usize = 255;
 /// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
-    /// The kind of the name; `None`: the server resolves the name when its turn comes. Then it is the declared semaphore of
-    /// this name if there is one, else the counter, which needs a maximum.
+    /// The namespace of the name; `None`: the server resolves the name when its turn comes, to the declared semaphore
+    /// of this name if there is one, else to the counter, which needs a maximum.
     pub namespace: Option<Namespace>,
     /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
     pub name: &'a [u8],
@@ -96,11 +96,11 @@ pub struct Inspected {
     pub peak: u32,
     /// The requests that wait.
     pub waiting: u32,
-    /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
+    /// The capacity of a semaphore; 0 for a counter, of which each request states the maximum.
     pub capacity: u32,
     /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
     pub available: u32,
-    /// The kind of the name: the one that was asked for, or to which the server has resolved the name.
+    /// The namespace that was asked for, or to which the server has resolved the name.
     pub namespace: Namespace,
 }
 
@@ -111,18 +111,18 @@ pub struct ListEntry<T, S> {
     pub grant: Option<GrantId>,
     /// The number of the session.
     pub session: u64,
-    /// Since when, in seconds since the Unix epoch; `None` if unknown.
+    /// Since when it holds or waits, in seconds since the Unix epoch; `None` if unknown.
     pub since: Option<u64>,
     /// The number of resources that are held or requested.
     pub resources: u32,
     /// The position in the queue, from 1; 0 for a holder.
     pub position: u32,
-    /// The label of the session; arbitrary bytes, possibly none.
+    /// The label of the session; arbitrary bytes, may be empty.
     pub label: T,
     /// The address of the client as text; empty while it is not connected.
     pub address: T,
-    /// The numbers of the slots that are held, from 0 and ascending; of a waiter, the slot that it asks for. Empty if the
-    /// resources have no numbers, or the waiter asks for any.
+    /// The numbers of the slots that are held, from 0 and ascending; for a waiter, the slot that it asks for. Empty if
+    /// the resources are not numbered, or the waiter asks for any slot.
     pub slots: S,
 }
 
@@ -138,11 +138,11 @@ impl<T: AsRef<[u8]>, S: AsRef<[u16]>> ListEntry<T, S> {
 /// A name that a session holds, or that its request waits for (`docs/protocol.md`, "Held").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldEntry<T, S> {
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The name's bytes.
     pub name: T,
-    /// Whether it is held, or waited for.
+    /// Whether it is held; otherwise, a request waits for it.
     pub is_held: bool,
     /// How long a grant is held without a renewal; [`TtlLeft::Connection`] also for a request that waits.
     pub ttl_left: TtlLeft,

@@ -1,5 +1,5 @@
-//! The changes that administrators make, as data. The service ports and the HTTP API decode into an [`Operation`], the client
-//! and the command line build one, and the server executes it. What it is about, and what people call it, is defined here.
+//! The changes that administrators make, as data. The service ports and the HTTP API decode into an [`Operation`], the
+//! client and the command line build one, and the server executes it. Its target and its description are defined here.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ pub enum Revocation<'a> {
 }
 
 impl Revocation<'_> {
-    /// Whether it is about this session, or about its client. A grant is of no session here.
+    /// Returns whether it revokes this session or the sessions of its client; `false` for the revocation of a grant.
     pub fn is_about<T: AsRef<[u8]>>(&self, session: &SessionEntry<T>) -> bool {
         let address = || str::from_utf8(session.address.as_ref()).ok()?.parse::<SocketAddr>().ok();
         match self {
@@ -98,7 +98,7 @@ impl Revocation<'_> {
     }
 }
 
-/// The object of a request, which rights are about.
+/// The target of a request, on which its client needs a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// The whole server.
@@ -114,7 +114,7 @@ pub enum Target<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// The object of the operation; of a Declare with several semaphores, the first of them.
+    /// The target of the operation; for a Declare of several semaphores, the first of them.
     pub fn target(&self) -> Target<'a> {
         match self {
             Self::Declare { declarations, .. } => declarations
@@ -128,7 +128,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The operation for each of its objects: a Declare of each semaphore, or the operation itself.
+    /// One operation for each target: a Declare of each semaphore, or the operation itself.
     pub fn for_each_target(&self) -> Vec<Operation<'a>> {
         match self {
             Self::Declare { if_exists, declarations } => {
@@ -172,7 +172,8 @@ impl fmt::Display for Revocation<'_> {
     }
 }
 
-/// What is requested, such as `resize semaphore "gpu" to 4`: in the log, in the audit log and in errors of the client.
+/// The description of the operation, such as `resize semaphore "gpu" to 4`, for the log, the audit log and errors of
+/// the client.
 impl fmt::Display for Operation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = self.target();
@@ -218,7 +219,7 @@ impl fmt::Display for Operation<'_> {
     }
 }
 
-/// A grace period after what it is for; nothing if it is 0.
+/// The text about a grace period after the description of an operation; empty if the period is 0.
 struct Grace(Milliseconds);
 
 impl fmt::Display for Grace {
@@ -237,7 +238,7 @@ pub enum Changed {
     Done,
     /// The states of the declared semaphores, in the order of the request.
     Declared(Vec<DeclaredState>),
-    /// How many sessions were revoked, or waiting requests canceled.
+    /// The number of sessions that were revoked, or of waiting requests that were canceled.
     Count(u64),
 }
 

@@ -1,11 +1,11 @@
-//! Why a request is refused: one table of codes, texts and advice, and the limits that a refusal names.
+//! Refusals of requests: one table of codes, texts and advice, and the limits that a refusal names.
 
 use std::fmt;
 
 use crate::codes;
 
-/// Defines the statuses: for each its code on the wire, its text in responses, its code in the HTTP API, and what the state is
-/// and what to do, for people.
+/// Defines the statuses: for each, its code on the wire, its text in responses, its code in the HTTP API, and the
+/// advice for people.
 macro_rules! statuses {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $message:literal, $name:literal, $advice:literal;)*) => {
         codes! {
@@ -32,7 +32,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What the state is, and what to do, after what was requested.
+            /// What the state is and what to do: the end of a message that begins with what was requested.
             pub fn advice(self) -> &'static str {
                 match self {
                     $(Self::$variant => $advice,)*
@@ -83,7 +83,7 @@ statuses! {
     /// The semaphore is held, and the request only removes an idle one.
     InUse = 0x2b, "In use", "in_use",
         "the name is in use; wait until all holders have released it, revoke their grants, or choose another way of removal";
-    /// The resources of the name are not numbered, or not that far.
+    /// The resources of the name are not numbered slots, or no slot has this number.
     NoSuchSlot = 0x2c, "No such slot", "no_such_slot",
         "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
          semaphores";
@@ -130,7 +130,7 @@ statuses! {
          server's log has the reason";
 }
 
-/// Why a request was refused. A refused request has changed nothing.
+/// The reason why a request was refused. A refused request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such name.
@@ -166,10 +166,10 @@ pub enum Refusal {
     GenerationDiffers,
     /// The semaphore is held.
     InUse,
-    /// The configuration declares the semaphore, so no request may change it; or the client may not acquire the name of the
-    /// kind to which the server has resolved it.
+    /// The configuration declares the semaphore, so no request may change it; or the client may not acquire the name in
+    /// the namespace to which the server has resolved it.
     NotPermitted,
-    /// The client has shown a token that the server does not accept.
+    /// The client has sent a token that the server does not accept.
     Token(TokenRefusal),
     /// The name is a declared semaphore with this capacity, which is above the request's maximum.
     MaximumTooSmall(u32),
@@ -181,13 +181,13 @@ pub enum Refusal {
     NoSuchSlot,
     /// The change could not be written to durable storage.
     NotStored,
-    /// The holder has released with `done` what the shared request waited for.
+    /// The holder has released its grant with `done` while the shared request waited.
     Done,
     /// A grant that no shared request has acquired cannot be released with `done`.
     NotShared,
 }
 
-/// The text of a response that capacity follows.
+/// The text before the capacity in a response.
 const CAPACITY: &str = ": capacity=";
 
 /// The text of the response.
@@ -237,7 +237,7 @@ impl Refusal {
     }
 }
 
-/// Why a server does not accept a token.
+/// The reason why a server does not accept a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenRefusal {
     /// The server accepts no tokens.
@@ -246,9 +246,9 @@ pub enum TokenRefusal {
     OverPlain,
     /// The text is not a token.
     Malformed,
-    /// The server does not know it, or no longer.
+    /// The server does not know it, or it was revoked.
     Unknown,
-    /// Its time is over.
+    /// Its validity has ended.
     Expired,
 }
 
@@ -268,7 +268,7 @@ impl fmt::Display for TokenRefusal {
 }
 
 impl TokenRefusal {
-    /// What to do.
+    /// The advice on what to do.
     pub fn advice(self) -> &'static str {
         match self {
             Self::Expired => "make another one with \"signalbox token rotate\", and use that",
@@ -278,15 +278,15 @@ impl TokenRefusal {
 
     const ALL: [Self; 5] = [Self::NoTokens, Self::OverPlain, Self::Malformed, Self::Unknown, Self::Expired];
 
-    /// Reads the text of a response with the status [`Status::NotPermitted`]; `None` if it is not about a token, or says
-    /// something unknown of it.
+    /// Reads the text of a response with the status [`Status::NotPermitted`]; `None` if it is not about a token, or has
+    /// an unknown reason.
     pub fn read(text: &str) -> Option<Self> {
-        let said = text.strip_prefix(Status::NotPermitted.message())?.strip_prefix(": ")?;
-        Self::ALL.into_iter().find(|refusal| refusal.to_string() == said)
+        let reason = text.strip_prefix(Status::NotPermitted.message())?.strip_prefix(": ")?;
+        Self::ALL.into_iter().find(|refusal| refusal.to_string() == reason)
     }
 }
 
-/// What a server limits.
+/// A quantity that a server limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// The leased sessions of the server.
@@ -342,15 +342,16 @@ pub struct ReachedLimit {
     pub is_share: bool,
 }
 
-/// What follows the value if it is the share of a client.
+/// The text after the value if it is the share of a client.
 const SHARE: &str = ", the share of a client";
 
-/// The text of the response: that of the status, then the key and the value, and what it is the value of unless that is
-/// obvious. The limit is a part of the text (`docs/protocol.md`, "Limit reached"), so clients that do not know it show it.
+/// The text of the response: that of the status, the key and the value of the limit, and whether the value is a share.
+/// The limit is a part of the text (`docs/protocol.md`, "Limit reached"), so that clients that do not know the limit can
+/// show it too.
 impl fmt::Display for ReachedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.is_share { SHARE } else { "" };
-        write!(f, "{}: {}={}{what}", Status::LimitReached.message(), self.limit.key(), self.max)
+        let share = if self.is_share { SHARE } else { "" };
+        write!(f, "{}: {}={}{share}", Status::LimitReached.message(), self.limit.key(), self.max)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::{Milliseconds, codes};
 
 codes! {
-    /// What a session belongs to (`docs/protocol.md`, "Sessions").
+    /// The kind of a session (`docs/protocol.md`, "Sessions").
     pub enum SessionKind: u8 {
         /// A leased session, which outlives connections.
         Leased = 0,
@@ -20,23 +20,23 @@ codes! {
 /// A session in the response to Sessions (`docs/protocol.md`, "Sessions").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionEntry<T> {
-    /// What it belongs to.
+    /// Its kind.
     pub kind: SessionKind,
     /// The number of the session, or of the process.
     pub session: u64,
     /// Whether a client is connected to it.
     pub attached: bool,
-    /// For how long it has existed, in seconds; `None`: since before the server was started.
+    /// Its age in seconds; `None`: it existed before the server was started.
     pub age_s: Option<u32>,
-    /// The grants that it holds; of a process, the sets that it has adjustments of.
+    /// The number of grants that it holds; for a process, of sets that it has adjustments of.
     pub grants: u32,
-    /// The requests that wait.
+    /// The number of its requests that wait.
     pub waiting: u32,
     /// How long it lives without a renewal.
     pub ttl_left: TtlLeft,
-    /// The label; arbitrary bytes, possibly none.
+    /// The label; arbitrary bytes, may be empty.
     pub label: T,
-    /// The address of the client that is connected or was last, as text; empty if it is not known.
+    /// The address of the client that is connected, or was connected last, as text; empty if it is not known.
     pub address: T,
     /// The identity that this client has proven, such as `token:web`; empty if it has proven none.
     pub identity: T,
@@ -96,8 +96,8 @@ pub struct VerifiedGrant {
     pub grace_left: GraceLeft,
 }
 
-/// A range of IP addresses (`docs/protocol.md`, "RevokeClient"). Addresses of IPv4 are those to which they are mapped in
-/// IPv6, as `::ffff:192.0.2.1`.
+/// A range of IP addresses (`docs/protocol.md`, "RevokeClient"). IPv4 addresses are mapped to IPv6, such as
+/// `::ffff:192.0.2.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressRange {
     /// The first address.
@@ -107,14 +107,14 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Whether an address is in the range.
+    /// Returns whether an address is in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         (self.first..=self.last).contains(&mapped(address))
     }
 }
 
 impl From<IpAddr> for AddressRange {
-    /// One address.
+    /// The range of one address.
     fn from(address: IpAddr) -> Self {
         let address = mapped(address);
         Self { first: address, last: address }

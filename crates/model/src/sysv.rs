@@ -1,5 +1,5 @@
-//! System V semaphore sets: what calls ask and answer, and the entries of listings (`docs/protocol.md`, "System V
-//! semaphores"). Numbers that Linux has are Linux's.
+//! System V semaphore sets: calls and their results, and the entries of listings (`docs/protocol.md`, "System V
+//! semaphores"). Numbers that Linux defines are those of Linux.
 
 mod keys;
 
@@ -20,17 +20,18 @@ pub const IPC_NOWAIT: u16 = 0o4000;
 /// The flag of an operation that is undone when its process ends (`docs/protocol.md`, "SemOp").
 pub const SEM_UNDO: u16 = 0x1000;
 
-/// The flag of `semget` that creates a set if there is none (`docs/protocol.md`, "SemGet").
+/// The flag of `semget` that creates a set if no set has the key (`docs/protocol.md`, "SemGet").
 pub const IPC_CREAT: u32 = 0o1000;
 
-/// The flag of `semget` that fails if there is a set (`docs/protocol.md`, "SemGet").
+/// The flag of `semget` that fails if a set has the key (`docs/protocol.md`, "SemGet").
 pub const IPC_EXCL: u32 = 0o2000;
 
-/// The key of sets that have none.
+/// The key of sets without a key.
 pub const IPC_PRIVATE: i32 = 0;
 
 codes! {
-    /// Why a call failed: the names of `errno.h`, with Linux's numbers. A call that failed has changed nothing.
+    /// The reason why a call failed: the names of `errno.h`, with Linux's numbers. A call that failed has changed
+    /// nothing.
     pub enum Errno: u32 {
         /// The caller is neither the owner nor the creator of the set.
         Perm = 1,
@@ -91,13 +92,13 @@ impl fmt::Display for Errno {
     }
 }
 
-/// The id of a set. A client may ask for any; those of sets are [`Self::FIRST`] and above.
+/// The id of a set. A client may name any number; the ids of sets are [`Self::FIRST`] and above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(try_from = "i32"))]
 pub struct SetId(pub i32);
 
 impl SetId {
-    /// The lowest id of a set: a kernel does not use it or those above it.
+    /// The lowest id of a set. A kernel uses lower ids only.
     pub const FIRST: Self = Self(0x4000_0000);
 }
 
@@ -149,20 +150,20 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether the call fails with [`Errno::Again`] where it would have to wait for this operation.
+    /// Returns whether the call fails with [`Errno::Again`] if it would have to wait for this operation.
     #[inline]
     pub fn is_nowait(self) -> bool {
         self.flags & IPC_NOWAIT != 0
     }
 
-    /// Whether the end of the process undoes the operation.
+    /// Returns whether the end of the process undoes the operation.
     #[inline]
     pub fn is_undone(self) -> bool {
         self.flags & SEM_UNDO != 0
     }
 }
 
-/// What `semctl` does (`docs/protocol.md`, "SemCtl").
+/// A command of `semctl` (`docs/protocol.md`, "SemCtl").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetCommand {
     /// IPC_RMID: removes the set.
@@ -181,25 +182,25 @@ pub enum SetCommand {
     SetAll(Box<[u16]>),
     /// GETPID: reads which process changed a semaphore last.
     GetPid(u32),
-    /// GETNCNT: reads how many calls wait for a semaphore's value to grow.
+    /// GETNCNT: reads the number of calls that wait for a semaphore's value to grow.
     GetNCount(u32),
-    /// GETZCNT: reads how many calls wait for a semaphore's value to become 0.
+    /// GETZCNT: reads the number of calls that wait for a semaphore's value to become 0.
     GetZCount(u32),
 }
 
 impl SetCommand {
-    /// Whether the command changes the set. The others only read it.
+    /// Returns whether the command changes the set. The others only read it.
     pub fn is_change(&self) -> bool {
         matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
     }
 }
 
-/// The result of a call that succeeded; of one that failed, it is an [`Errno`].
+/// The result of a call that succeeded. The result of a failed call is an [`Errno`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetAnswer {
     /// The call is done.
     Done,
-    /// `semget`: the set, and how many semaphores it has.
+    /// `semget`: the set, and the number of its semaphores.
     Set(SetId, u32),
     /// The number that was asked for.
     Number(u32),
@@ -236,18 +237,18 @@ pub struct SetStat {
     pub operated_at: Option<UnixSeconds>,
     /// When the set was created, or values or the owner were set last.
     pub changed_at: UnixSeconds,
-    /// How many semaphores it has.
+    /// The number of its semaphores.
     pub count: u32,
 }
 
-/// Which of the calls that could be performed is performed.
+/// The order in which waiting calls are performed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Order {
-    /// Each that can be, as in the kernel: a call that needs much may wait forever.
+    /// Each call is performed when it is possible, as in the kernel: a call that needs much may wait forever.
     #[default]
     Kernel,
-    /// One that takes from a semaphore waits for those before it that do.
+    /// A call that takes from a semaphore waits for earlier calls that take from it.
     Fifo,
 }
 
@@ -258,11 +259,11 @@ pub struct ListedSet {
     pub set: SetId,
     /// Its key, owner, mode and times.
     pub stat: SetStat,
-    /// Calls that wait.
+    /// The number of calls that wait.
     pub waiting: u32,
-    /// Processes with adjustments.
+    /// The number of processes with adjustments.
     pub adjusting: u32,
-    /// In which order waiting calls are performed.
+    /// The order in which waiting calls are performed.
     pub order: Order,
     /// Whether it survives a restart of the server.
     pub is_durable: bool,
@@ -277,9 +278,9 @@ pub struct ListedUser {
     pub process: ProcessId,
     /// Its number on its machine.
     pub pid: u32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
-    /// What it is called.
+    /// Its label.
     pub label: Box<[u8]>,
     /// The operations of a call that waits; or the adjustments, each as an operation without flags.
     pub operations: Box<[Operation]>,
@@ -290,7 +291,7 @@ codes! {
     pub enum UserRole: u8 {
         /// It has adjustments, which are applied when it ends.
         Adjusts = 0,
-        /// A call of it waits.
+        /// One of its calls waits.
         Waits = 1,
     }
 }

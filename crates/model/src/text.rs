@@ -10,7 +10,8 @@ const NAME_SHOWN_MAX: usize = 255;
 /// The most names that a text shows.
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// What is requested of several names, such as `acquire semaphore "a" and semaphore "b"`; of many, the first.
+/// The description of a request for several names, such as `acquire semaphore "a" and semaphore "b"`. If there are
+/// many, it has the first ones and the number of the others.
 pub fn about_all(operation: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     let count = names.len();
     let mut text = operation.to_owned();
@@ -33,7 +34,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of hexadecimal digits; `None`: the text has others, or an odd number of them.
+/// The bytes of hexadecimal digits; `None`: the text has other characters, or an odd number of digits.
 pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let (pairs, []) = digits.as_bytes().as_chunks() else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -58,7 +59,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     escaped_except(bytes, "")
 }
 
-/// Like [`escaped`], with these characters as they are.
+/// Like [`escaped`], but keeps these characters as they are.
 pub fn escaped_except(bytes: &[u8], kept: &str) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -83,7 +84,7 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     bytes.iter().for_each(|byte| *text += &format!("\\x{byte:02x}"));
 }
 
-/// A name with its kind in front, such as `counter "jobs"`; `limit "jobs"` if the kind is left to the server.
+/// A name after its kind, such as `counter "jobs"`; `limit "jobs"` if the server resolves the name.
 #[derive(Clone, Copy, Debug)]
 pub struct OfKind<'a>(pub Option<Namespace>, pub &'a [u8]);
 
@@ -93,14 +94,14 @@ impl fmt::Display for OfKind<'_> {
     }
 }
 
-/// The noun for a name of this kind, or of one that the server finds out.
+/// The noun for a name of this kind; `limit` if the server resolves the name.
 pub fn noun(kind: Option<Namespace>) -> &'static str {
     kind.map_or("limit", Namespace::noun)
 }
 
-/// Whether a character does more or less than show itself: a terminal executes control characters, direction marks change
-/// the order in which the text around them is shown, and invisible characters and unusual spaces make one name look like
-/// another. Letters that look alike, such as those of two scripts, are not among them.
+/// Returns whether a character does more or less than show itself: a terminal executes control characters, direction
+/// marks change the order in which the text around them is shown, and invisible characters and unusual spaces make one
+/// name look like another. Letters that look alike, such as those of two scripts, are not unsafe.
 pub fn is_unsafe(character: char) -> bool {
     let number = u32::from(character);
     let after = RANGES.partition_point(|(_, last)| *last < number);

@@ -1,5 +1,4 @@
-//! Spans of time, and the time that people read. Everything that waits for a time uses a clock that never goes back, which the
-//! core has.
+//! Time spans, and the time that people read. Waits and leases use monotonic time, which the core defines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +9,7 @@ use std::time::Duration;
 pub struct Milliseconds(pub u32);
 
 impl Milliseconds {
-    /// The grace period of a revocation or removal for which the command line and the HTTP API are given none.
+    /// The default grace period of a revocation or removal on the command line and in the HTTP API.
     pub const GRACE_DEFAULT: Self = Self(10_000);
 
     /// The whole milliseconds of a span; the longest value if the span is longer.
@@ -25,8 +24,9 @@ impl From<Milliseconds> for Duration {
     }
 }
 
-/// A time span as people write it: a number of seconds, or a number with a unit, such as `0.5`, `30s`, `500ms`, `5m` or `1h`. `None`:
-/// the text is something else, or the span is 0, or has 1000000000 seconds or more, which no clock can add.
+/// Parses a time span as people write it: a number of seconds, or a number with a unit, such as `0.5`, `30s`, `500ms`,
+/// `5m` or `1h`. `None`: the text is something else, or the span is 0, or has 1000000000 seconds or more, which no
+/// clock can add.
 pub fn span(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let with_unit = UNITS.into_iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
@@ -48,7 +48,7 @@ pub struct UnixSeconds(pub u64);
 pub struct UnixMilliseconds(pub u64);
 
 impl UnixMilliseconds {
-    /// The milliseconds from then until this time; 0 if the clock was set back so that it is before.
+    /// The milliseconds from this time until `then`; 0 if `then` is earlier, because the clock was set back.
     pub fn until(self, then: Self) -> u64 {
         then.0.saturating_sub(self.0)
     }
@@ -66,9 +66,10 @@ impl From<UnixMilliseconds> for UnixSeconds {
     }
 }
 
-/// Days from 1 March of the year 0, with which years begin here, so that the leap day is the last of a year, to the epoch; days of
-/// 400 years.
+/// The days from 1 March of the year 0 to the Unix epoch. Years begin in March here, so that a leap day is the last day
+/// of a year.
 const DAYS_BEFORE_EPOCH: u64 = 719_468;
+/// The days of an era, which has 400 years.
 const DAYS_OF_ERA: u64 = 146_097;
 
 /// The date and time of day in UTC, to the second: `2026-11-21T01:52:03Z`.
@@ -101,7 +102,7 @@ fn date_and_time(unix_s: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
-/// A text is not a date and time of day in UTC since 1970.
+/// The error for a text that is not a date and time of day in UTC since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoTime;
 
@@ -111,7 +112,7 @@ impl fmt::Display for NoTime {
     }
 }
 
-/// What its [`Display`](fmt::Display) writes; the rest may be left out from the right, down to the day.
+/// Parses the text that [`Display`](fmt::Display) writes. It may also end after the day, the minute or the second.
 impl FromStr for UnixMilliseconds {
     type Err = NoTime;
 

@@ -1,6 +1,6 @@
-//! The objects that the command line prints with `--json` and that the HTTP API answers: one definition of their keys.
+//! The objects that the command line prints with `--json` and that the HTTP API returns: one definition of their keys.
 //!
-//! Each is made of an entry of the model, which the server has and the client receives.
+//! Each is made from an entry of the model, which the server has and the client receives.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ macro_rules! texts {
         }
 
         impl $type {
-            /// The object of this.
+            /// The text with these bytes.
             pub fn of(bytes: &[u8]) -> Self {
                 str::from_utf8(bytes).map_or_else(|_| Self::Hex(hex(bytes)), |text| Self::Text(text.to_owned()))
             }
@@ -45,10 +45,10 @@ fn known(text: &[u8]) -> Option<String> {
     (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// What is in use of a name, and waits for it.
+/// The usage of a name.
 #[derive(Debug, Serialize)]
 pub struct Usage {
-    /// What the name refers to.
+    /// `counter` or `semaphore`.
     pub kind: &'static str,
     #[serde(flatten)]
     /// The name.
@@ -66,7 +66,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The object of this.
+    /// The object for the usage of a name.
     pub fn of(name: &[u8], inspected: Inspected) -> Self {
         let Inspected { in_use, peak, waiting, capacity, available, namespace } = inspected;
         let has_capacity = namespace == Namespace::Semaphores;
@@ -103,7 +103,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &ListEntry<T, S>) -> Self {
         let is_holder = entry.position == 0;
         Self {
@@ -132,7 +132,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
         let DeclaredEntry { capacity, in_use, waiting, .. } = *entry;
         let (name, declaration) = (Named::of(entry.name.as_ref()), Declaration::of(entry));
@@ -140,7 +140,7 @@ impl Semaphore {
     }
 }
 
-/// What was declared.
+/// The declaration and the service of a semaphore.
 #[derive(Debug, Serialize)]
 pub struct Declaration {
     /// A string: many JSON readers convert numbers to doubles, which would round it.
@@ -155,7 +155,7 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
         Self {
             generation: entry.generation.0.to_string(),
@@ -169,7 +169,7 @@ impl Declaration {
     }
 }
 
-/// A declaration, as documents have it.
+/// A declaration in a document of declarations.
 #[derive(Debug, Serialize)]
 pub struct Declared {
     capacity: u32,
@@ -179,7 +179,7 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// The object of this.
+    /// The object for a declaration.
     pub fn of(declaration: &crate::Declaration<'_>) -> Self {
         let crate::Declaration { capacity, numbered, label, .. } = *declaration;
         Self { capacity, slots: numbered, label: Labeled::of(label) }
@@ -200,14 +200,14 @@ pub struct Session {
     waiting: u32,
     /// In seconds.
     ttl_left: Option<f64>,
-    /// That the client has proven.
+    /// The identity that the client has proven.
     identity: Option<String>,
     #[serde(flatten)]
     label: Labeled,
 }
 
 impl Session {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of<T: AsRef<[u8]>>(entry: &SessionEntry<T>) -> Self {
         Self {
             kind: kind_of_session(entry.kind),
@@ -232,7 +232,7 @@ pub fn ttl_left_s(left: TtlLeft) -> Option<f64> {
     }
 }
 
-/// What a session belongs to, in one word.
+/// The kind of a session, in one word.
 pub fn kind_of_session(kind: SessionKind) -> &'static str {
     match kind {
         SessionKind::Leased => "leased",
@@ -262,7 +262,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of(listed: &ListedSet) -> Self {
         let ListedSet { set, stat, waiting, adjusting, order, is_durable } = listed;
         let Ownership { uid, gid, .. } = stat.ownership;
@@ -308,7 +308,7 @@ pub struct User {
     label: Labeled,
 }
 
-/// What a process holds or waits for.
+/// The adjustments of a process, or the operations of a call that waits.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Operations {
@@ -331,7 +331,7 @@ struct WaitingOperation {
 }
 
 impl User {
-    /// The object of this.
+    /// The object for an entry.
     pub fn of(listed: &ListedUser) -> Self {
         let adjustment = |of: &Operation| Adjustment { semaphore: of.number, adjustment: of.change };
         let operation = |of: &Operation| WaitingOperation {

@@ -46,7 +46,7 @@ pub(super) enum WaitsFor {
     /// The value of a semaphore, by its number, is as high as the call needs; in the order of arrival also: earlier
     /// calls have left.
     Growth(u16),
-    /// A semaphore has this value, which other operations of the call change to the 0 that one operation needs.
+    /// A semaphore has this value, which earlier operations of the call change to the 0 that the blocking one needs.
     Value(u16, u16),
     /// The value of a semaphore is 0; the call has only this operation.
     Zero(u16),

@@ -1,4 +1,4 @@
-//! Which keys of `semget` go to the server.
+//! The keys of `semget` that go to the server.
 
 use std::str::FromStr;
 
@@ -7,13 +7,13 @@ use std::str::FromStr;
 pub struct Keys {
     all: bool,
     ranges: Vec<(u32, u32)>,
-    /// Keys of this host, and the keys that all hosts share instead.
+    /// Keys of this host, each with the key that the hosts share in its place.
     map: Vec<(u32, u32)>,
 }
 
 impl Keys {
-    /// The key on the server of a key of this host; `None`: the key belongs to the kernel. The key 0 (`IPC_PRIVATE`)
-    /// makes a new set with each call, so that `all` does not include it; an item of its own does.
+    /// The server's key for a key of this host; `None`: the key belongs to the kernel. The key 0 (`IPC_PRIVATE`) makes
+    /// a new set with each call, so `all` does not include it; only an item of its own does.
     pub fn shared(&self, local: i32) -> Option<i32> {
         let key = local.cast_unsigned();
         if let Some((_, shared)) = self.map.iter().find(|(local, _)| *local == key) {
@@ -37,7 +37,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether no key goes to the server.
+    /// Returns whether no key goes to the server.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -87,7 +87,8 @@ impl FromStr for Keys {
     }
 }
 
-/// A key as a user writes it: in decimal with or without a minus, or in hexadecimal. `None`: the text is not one.
+/// Parses a key as a user writes it: in decimal with or without a minus, or in hexadecimal. `None`: the text is not a
+/// key.
 pub fn key(text: &str) -> Option<i32> {
     match text.strip_prefix("0x") {
         // The standard parsers accept a plus, and that of hexadecimal digits a minus.
