@@ -46,7 +46,7 @@ impl Counter {
         if self.is_over(interval) { consumption } else { self.peak }
     }
 
-    /// Whether the interval of the last change is before `interval`, so that the peak no longer applies.
+    /// Returns whether the interval of the last change is before `interval`, so that the peak no longer applies.
     pub(super) fn is_over(&self, interval: Interval) -> bool {
         self.changed < interval
     }

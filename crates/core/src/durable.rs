@@ -101,7 +101,7 @@ pub struct DeclarationRecord {
     /// Grants with lower ids are of a semaphore of this name that was removed.
     #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub created: u64,
-    /// Who declared it.
+    /// Its origin.
     pub origin: Origin,
     /// Whether it is being removed: it grants nothing, and ends with its last holder.
     pub removing: bool,
@@ -125,7 +125,7 @@ pub struct Service {
     pub slots_out: Box<[u16]>,
 }
 
-/// Who declared a semaphore, and may change it.
+/// The origin of a declaration, which decides who may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Origin {

@@ -50,7 +50,7 @@ pub enum HistoryEvent {
     },
     /// It ended.
     Ended {
-        /// How.
+        /// How it ended.
         end: GrantEnd,
         /// How long it was held, in milliseconds; if it was made before a restart, to the second.
         held_ms: u64,

@@ -61,7 +61,7 @@ struct RareState {
     tracking: Tracking,
 }
 
-/// Why operations on an object go through the ledger: the object is tracked while any of these is set.
+/// The reasons why operations on an object go through the ledger: it is tracked while any of these is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tracking {
     /// Requests wait for the object: nothing may overtake them, and released resources are granted to them.
@@ -145,7 +145,7 @@ impl Holders {
         self.change_rare(|rare| rare.remove(session))
     }
 
-    /// Whether neither a session nor a grant holds anything.
+    /// Returns whether neither a session nor a grant holds anything.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.rare().is_none_or(|rare| !rare.has_holdings() && rare.granted == 0)

@@ -47,7 +47,7 @@ struct Unit<T> {
 struct InFlight<T> {
     changes: Arc<Vec<Change>>,
     on_commit: VecDeque<T>,
-    /// `false`: the store could not commit it, and takes it again next.
+    /// Whether the store has taken it. `false`: the store could not commit it, and takes it again next.
     is_taken: bool,
 }
 
@@ -150,7 +150,7 @@ impl<T> Journal<T> {
         self.in_flight.as_mut()?.on_commit.pop_front()
     }
 
-    /// Ends the batch in flight if its commit has no further consequences. Returns whether that is so.
+    /// Ends the batch in flight if its commit has no further consequences. Returns whether it has none.
     pub(super) fn finish_batch(&mut self) -> bool {
         let is_done = self.in_flight.as_ref().is_none_or(|in_flight| in_flight.on_commit.is_empty());
         if is_done {
@@ -191,13 +191,13 @@ impl<T> Journal<T> {
         taken
     }
 
-    /// Whether everything is committed and complete.
+    /// Returns whether everything is committed and complete.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.units.is_empty() && self.current.is_empty()
     }
 }
 
-/// How much one batch may have, unless one unit alone has more.
+/// The limit of a batch, unless one unit alone has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimit {
     /// The number of changes.

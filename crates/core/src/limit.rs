@@ -1,8 +1,8 @@
 //! Limits on memory and on the numbers of sessions, waiters and the like, and the share of them that one client may
 //! have.
 //!
-//! A share binds only once half of the resource is in use, so that many clients behind one address, which count as one
-//! client, are not limited for nothing (`docs/decisions/0025`).
+//! A share binds only once half of the resource is in use, so that many clients with one address, which count as one
+//! client, are not limited needlessly (`docs/decisions/0025`).
 
 use std::hash::Hasher;
 

@@ -84,7 +84,7 @@ struct Messages {
     events: usize,
     /// Bytes of the names of the events that wait.
     name_bytes: usize,
-    /// How many events of each watch were dropped.
+    /// The number of events of each watch that were dropped.
     missed: BTreeMap<Token, u32>,
     /// The identity that the client has proven last.
     identity: Option<Arc<str>>,
@@ -128,7 +128,7 @@ impl Mailbox {
         lock(&self.messages).reader = Some(reader.clone());
     }
 
-    /// Whether a message waits.
+    /// Returns whether a message waits.
     #[inline]
     pub fn is_filled(&self) -> bool {
         self.is_filled.load(Ordering::Acquire)
@@ -172,7 +172,7 @@ impl Mailbox {
         Some(Message::Event { token, event: event_without_name(EventKind::Missed, count) })
     }
 
-    /// Whether one more event would be kept.
+    /// Returns whether one more event would be kept.
     pub(super) fn has_room(&self) -> bool {
         let messages = lock(&self.messages);
         messages.have_room()
@@ -238,7 +238,7 @@ impl ReplyTo {
 }
 
 impl Messages {
-    /// Whether one more event would be kept.
+    /// Returns whether one more event would be kept.
     fn have_room(&self) -> bool {
         self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The object behind a name: a counter or a semaphore, its holders, and the rules that no request may break.
+//! The object of a name: a counter or a semaphore, its holders, and the rules that no request may break.
 //!
 //! Invariants, maintained under the object's own lock: the consumption is the sum of the holdings; no acquire raises
 //! it past the maximum of the request or the capacity of the semaphore; no arithmetic wraps; each holding is released
@@ -292,7 +292,7 @@ impl ObjectRef {
         state.holders.tracking().awaited
     }
 
-    /// Whether the ledger waits for a drop in usage of this name.
+    /// Returns whether the ledger waits for a drop in usage of this name.
     pub(super) fn is_awaited(&self) -> bool {
         lock(&self.0.state).holders.tracking().awaited
     }
@@ -329,7 +329,7 @@ impl ObjectRef {
         }
     }
 
-    /// Whether a claim could be granted now.
+    /// Returns whether a claim could be granted now.
     pub(super) fn fits(&self, claim: Claim) -> bool {
         lock(&self.0.state).consumption_after(claim).is_some()
     }
@@ -350,7 +350,7 @@ impl ObjectRef {
         state.holders.holdings().filter(|(session, _)| sessions.contains(session)).collect()
     }
 
-    /// Whether a session holds resources through plain Acquires.
+    /// Returns whether a session holds resources through plain Acquires.
     pub(super) fn is_held_by(&self, session: ConnectionId) -> bool {
         lock(&self.0.state).holders.resources(session).is_some()
     }
@@ -369,7 +369,7 @@ impl ObjectRef {
         lock(&self.0.state).dump_item(interval)
     }
 
-    /// Whether nothing refers to the object (invariant 6). A counter stays until the interval of its last
+    /// Returns whether nothing refers to the object (invariant 6). A counter stays until the interval of its last
     /// change is over, because Dump still reports the peak of that interval.
     pub(super) fn is_collectable(&self, interval: Interval) -> bool {
         let state = lock(&self.0.state);
@@ -381,7 +381,7 @@ impl ObjectRef {
             }
     }
 
-    /// Whether nothing is held and no request waits.
+    /// Returns whether nothing is held and no request waits.
     pub(super) fn is_unused(&self) -> bool {
         let state = lock(&self.0.state);
         state.consumption == 0 && !state.holders.tracking().queued && state.lifecycle() == Lifecycle::Implicit
@@ -493,7 +493,7 @@ impl State {
         resources
     }
 
-    /// `None`: it is a counter.
+    /// The capacity and the available resources; `None`: it is a counter.
     fn availability(&self) -> Option<Availability> {
         let Kind::Semaphore(semaphore) = &self.kind else { return None };
         let available = semaphore.available(self.consumption);

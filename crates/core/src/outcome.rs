@@ -65,12 +65,12 @@ pub enum Answer {
     Declared(Box<[DeclaredState]>),
     /// The sessions of clients are revoked.
     Revoked {
-        /// How many.
+        /// The number of sessions.
         sessions: u64,
     },
     /// Waiting requests were canceled.
     Canceled {
-        /// How many.
+        /// The number of requests.
         requests: u64,
     },
     /// The usage has dropped as far as the request waited for.

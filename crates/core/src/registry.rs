@@ -312,8 +312,8 @@ impl Registry {
         removed.is_some()
     }
 
-    /// Removes the object of this name unless it is in use. In contrast to [`Self::collect`], the peak of a counter's
-    /// interval does not keep it.
+    /// Removes the object of this name unless it is in use. Unlike [`Self::collect`], it removes a counter even if the
+    /// peak of its interval is lost.
     pub(super) fn delete_unused(&self, name: &[u8]) -> Result<ObjectRef, Refusal> {
         let mut exists = false;
         let removed = self.map.remove_if(name, |object, ()| {

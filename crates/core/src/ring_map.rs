@@ -75,7 +75,7 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         }
     }
 
-    /// The entries with higher keys than this one, by key; all of them without one.
+    /// The entries with higher keys than this one, by key; `None`: all entries.
     pub(super) fn after(&self, key: Option<K>) -> impl Iterator<Item = (K, &V)> {
         let first =
             key.map_or(0, |key| self.position_of(key).map_or_else(|next| next, |position| position + 1));

@@ -65,7 +65,7 @@ impl Session {
         std::mem::take(&mut self.tracked)
     }
 
-    /// Its handles, when it ends.
+    /// Ends the session. Returns its handles.
     pub(super) fn into_objects(self) -> Vec<Option<ObjectRef>> {
         self.objects
     }
@@ -138,7 +138,7 @@ struct Recent {
     earlier: Option<Box<[Option<HandleIndex>; RECENT_HANDLES]>>,
 }
 
-/// As many requests as a connection is likely to have in flight.
+/// The number of cached handles: as many as a connection is likely to have requests in flight.
 const RECENT_HANDLES: usize = 64;
 
 impl Recent {

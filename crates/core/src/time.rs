@@ -1,4 +1,4 @@
-//! The two times that the rules know (invariant 8 of `docs/design.md`). The core never reads a clock.
+//! The two kinds of time that the rules use (invariant 8 of `docs/design.md`). The core never reads a clock.
 
 use signalbox_model::UnixSeconds;
 
@@ -23,7 +23,7 @@ impl MonotonicMs {
     }
 }
 
-/// One moment in both times.
+/// One moment in both kinds of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// For waits and leases.

@@ -116,8 +116,8 @@ impl Survey {
     }
 }
 
-/// A position among the names of a namespace, from which a page continues. Names are in the order of the shards, and in a shard
-/// in that of their hashes, which differs from process to process.
+/// A position among the names of a namespace, from which a page continues. Names are ordered by shard, and within a
+/// shard by their hashes, which differ from process to process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameCursor {
     /// The shard.

@@ -124,7 +124,7 @@ pub enum Notice<E, M = ()> {
         /// When it ends.
         end: E,
     },
-    /// Another connection attached the session; this connection has only its connection session left.
+    /// Another connection was attached to the session; this connection has only its own session left.
     AttachedElsewhere {
         /// The number of the session that was detached.
         session: u64,

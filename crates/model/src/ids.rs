@@ -138,7 +138,7 @@ macro_rules! secret {
 }
 
 secret! {
-    /// The secret that permits a connection to attach a leased session (`docs/protocol.md`, "OpenSession").
+    /// The secret that permits a connection to attach to a leased session (`docs/protocol.md`, "OpenSession").
     SessionKey
 }
 

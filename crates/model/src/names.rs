@@ -62,7 +62,7 @@ pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
 /// The longest label in bytes (`docs/protocol.md`, "Hello").
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
+/// The resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     /// The namespace of the name; `None`: the server resolves the name when its turn comes, to the declared semaphore
@@ -81,7 +81,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Whether a shared request may have this claim: one resource of a maximum of 1, and no particular slot.
+    /// Returns whether a shared request may have this claim: one resource of a maximum of 1, and no particular slot.
     pub fn can_be_shared(&self) -> bool {
         (self.resources, self.maximum, self.slot) == (1, 1, None)
     }
@@ -94,7 +94,7 @@ pub struct Inspected {
     pub in_use: u32,
     /// The most that were in use at once, as Dump reports it.
     pub peak: u32,
-    /// The requests that wait.
+    /// The number of requests that wait.
     pub waiting: u32,
     /// The capacity of a semaphore; 0 for a counter, of which each request states the maximum.
     pub capacity: u32,

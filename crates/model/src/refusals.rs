@@ -71,7 +71,7 @@ statuses! {
     /// The name was removed while the request waited for it.
     Removed = 0x27, "Removed", "removed",
         "an administrator removed the name; use another name, or declare it again";
-    /// No leased session with this number and key exists, or none is attached.
+    /// No leased session with this number and key exists, or the connection is not attached to one.
     NoSuchSession = 0x28, "No such session", "no_such_session",
         "the session does not exist, or has ended; open another session";
     /// The semaphore to be declared exists already.

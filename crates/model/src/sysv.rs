@@ -180,7 +180,7 @@ pub enum SetCommand {
     GetAll,
     /// SETALL: sets the values of all semaphores.
     SetAll(Box<[u16]>),
-    /// GETPID: reads which process changed a semaphore last.
+    /// GETPID: reads the number of the process that operated on a semaphore last.
     GetPid(u32),
     /// GETNCNT: reads the number of calls that wait for a semaphore's value to grow.
     GetNCount(u32),

@@ -181,7 +181,7 @@ impl Ledger {
             // It was in the queue before.
             queueing.queue_max = u32::MAX;
         }
-        let id = match self.allocate_grant(session, place) {
+        let id = match self.allocate_id(session, place) {
             Ok(id) => id,
             Err(refusal) => {
                 self.cache(session, request, CachedReply::Done(Err(refusal)));
@@ -210,7 +210,7 @@ impl Ledger {
     }
 
     /// The id of a new waiter: its proven place, or a new one.
-    fn allocate_grant(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
+    fn allocate_id(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
         self.check_open()?;
         if self.sessions.existing(session).grant_count() >= self.limits.grants_max {
             self.counts.limited += 1;

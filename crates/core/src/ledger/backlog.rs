@@ -163,7 +163,7 @@ impl Task {
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     ready: [VecDeque<Task>; KINDS],
-    /// Tasks for later. The number keeps those of the same time apart.
+    /// Tasks for later. The number distinguishes tasks of the same time.
     delayed: BTreeMap<(MonotonicMs, u64), Task>,
     last_delayed: u64,
 }
@@ -203,7 +203,7 @@ impl Backlog {
         self.ready[kind as usize].pop_front()
     }
 
-    /// Makes the delayed tasks ready whose time has come.
+    /// Makes delayed tasks ready, if their time has come.
     pub(super) fn wake_delayed(&mut self, now: MonotonicMs) {
         while let Some(first) = self.delayed.first_entry().filter(|first| first.key().0 <= now) {
             let task = first.remove();

@@ -4,10 +4,10 @@
 //! The semaphore sets have a journal of their own, because they have a lock of their own. A batch has changes of one of the
 //! two, in turn; neither refers to records of the other.
 //!
-//! If the store fails, nothing is rolled back: every request that waits for it is answered. A grant or a session whose client
-//! was not told of it ends as any other does, and its end is stored after its beginning. Releases, closes and revocations
-//! are final, and a changed declaration takes effect when the store works again. Until then, nothing new is granted or changed
-//! that would have to be stored.
+//! If the store fails, nothing is rolled back: every request that waits for it is answered. A grant or a session whose
+//! client was not told of it ends like any other, and its end is stored after its beginning. Releases, closes and
+//! revocations are final, and a changed declaration takes effect when the store works again. Until then, nothing new is
+//! granted or changed that would have to be stored.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -58,8 +58,8 @@ impl Core {
         ledger.extend_reservation();
     }
 
-    /// Takes the batch that failed last, or else the oldest changes within a limit of the ledger or of the semaphore sets, in
-    /// turn. `None`: there are none, or the batch before is not complete.
+    /// Takes the batch that failed last, or else the oldest changes of the ledger or of the semaphore sets, in turn,
+    /// within a limit. `None`: there are no changes, or the previous batch is not complete.
     pub fn take_batch(&self, limit: BatchLimit) -> Option<Batch> {
         let take = |is_of_sets| {
             let taken = match is_of_sets {

@@ -16,7 +16,7 @@ use signalbox_model::{
     ConnectionId, EventKind, GrantId, Limit, Namespace, Notice, Refusal, SessionId, SessionKey,
 };
 
-/// How many names one call of [`Core::check_names`] checks.
+/// The number of names that one call of [`Core::check_names`] checks.
 const CHECKED_NAMES: usize = 256;
 
 /// The result of [`Core::check_names`].
@@ -62,8 +62,8 @@ impl Core {
         self.ledger().acting_lease(connection).ok()
     }
 
-    /// Takes one step of a check of the names that the leased session of a connection holds or waits for, starting with the first
-    /// grant after `after`.
+    /// Takes a step of checking the names that the leased session of a connection holds or waits for, starting with the
+    /// first grant after `after`. `passes` returns whether a name passes.
     pub fn check_names(
         &self,
         connection: ConnectionId,

@@ -55,12 +55,12 @@ impl DeclarationRecord {
         if self.removing { 0 } else { self.capacity }
     }
 
-    /// Whether a slot is out of service.
+    /// Returns whether a slot is out of service.
     pub(super) fn is_out(&self, slot: u16) -> bool {
         self.service.slots_out.binary_search(&slot).is_ok()
     }
 
-    /// Whether it equals what a request declares.
+    /// Returns whether it equals what a request declares.
     pub(super) fn is_declared_as(&self, declare: &Declaration<'_>) -> bool {
         self.capacity == declare.capacity
             && self.numbered == declare.numbered
@@ -147,17 +147,17 @@ impl Declarations {
         self.get(name).is_some_and(|declaration| declaration.created > id.0)
     }
 
-    /// Whether a semaphore is being removed.
+    /// Returns whether a semaphore is being removed.
     pub(super) fn is_removing(&self, name: &[u8]) -> bool {
         self.get(name).is_some_and(|declaration| declaration.removing)
     }
 
-    /// Whether a change of a semaphore has yet to take effect.
+    /// Returns whether a change of a semaphore has yet to take effect.
     pub(super) fn is_pending(&self, name: &[u8]) -> bool {
         self.0.get(name).is_some_and(|entry| entry.effective < entry.declaration.generation)
     }
 
-    /// Whether the change of a semaphore with this generation has yet to take effect.
+    /// Returns whether the change of a semaphore with this generation has yet to take effect.
     pub(super) fn awaits(&self, name: &[u8], generation: u64) -> bool {
         self.0.get(name).is_some_and(|entry| entry.effective < generation)
     }

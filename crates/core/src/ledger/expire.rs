@@ -13,7 +13,7 @@ impl Core {
     /// once. To be called whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
     /// counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
-        // Not `||`: each of both takes a step.
+        // Not `||`: both take a step.
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 

@@ -59,12 +59,12 @@ impl Permitted {
         Self { counter: may(Namespace::Counters), semaphore: may(Namespace::Semaphores) }
     }
 
-    /// Whether it includes no kind.
+    /// Returns whether it includes no kind.
     pub fn is_none(self) -> bool {
         !self.counter && !self.semaphore
     }
 
-    /// Whether it includes this kind.
+    /// Returns whether it includes this kind.
     pub fn includes(self, namespace: Namespace) -> bool {
         match namespace {
             Namespace::Counters => self.counter,
@@ -164,7 +164,7 @@ pub(super) struct Waiting {
     pub(super) until: MonotonicMs,
     /// When the request or its last repetition was received: the client counts its lease from then.
     pub(super) received: MonotonicMs,
-    /// Where the answer goes. `None` while the session has no connection, or before the request was answered at all.
+    /// Where the answer goes. `None` while the session has no connection, or until the request has its first answer.
     pub(super) reply_to: Option<ReplyTo>,
     since: Since,
     /// The part that is taken next, counted from one. The niche of `NonZero` keeps the size of a grant within its
@@ -325,7 +325,7 @@ impl Grant {
         }
     }
 
-    /// Whether the history has the beginning of this grant.
+    /// Returns whether the history has the beginning of this grant.
     pub(super) fn is_recorded(&self) -> bool {
         matches!(self.phase, Phase::Held { unrecorded_wait_ms: None, .. })
     }

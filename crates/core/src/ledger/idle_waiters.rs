@@ -20,7 +20,7 @@ type Requests = BTreeSet<(u64, IdleRequest)>;
 
 #[derive(Debug, Default)]
 pub(super) struct IdleWaiters {
-    /// Each with a number. Numbers are never reused.
+    /// All requests, each with a number that is never reused.
     all: BTreeMap<ConnectionId, BTreeMap<Token, (u64, IdleWaiter)>>,
     by_name: BTreeMap<(Namespace, usize), NameWaiters>,
     deadlines: BTreeSet<(MonotonicMs, IdleRequest)>,
@@ -75,8 +75,8 @@ impl NameWaiters {
         self.count -= usize::from(was_there);
     }
 
-    /// Removes the requests that are satisfied with this much in use. It looks at each level and slot, and not at each
-    /// request.
+    /// Removes the requests that are satisfied with this much in use. The work grows with the levels and slots, not
+    /// with the requests.
     fn take_satisfied(&mut self, in_use: u32, is_free: impl Fn(u16) -> bool) -> Option<Satisfied> {
         let levels = self.levels.split_off(&in_use);
         let free: Vec<_> = self.slots.keys().copied().filter(|slot| is_free(*slot)).collect();
@@ -193,7 +193,7 @@ impl IdleWaiters {
         self.all.get(&connection)?.get(&token).map(|(number, _)| *number)
     }
 
-    /// How many requests of a connection wait.
+    /// The number of requests of a connection that wait.
     pub(super) fn count_of(&self, connection: ConnectionId) -> usize {
         self.all.get(&connection).map_or(0, BTreeMap::len)
     }
@@ -209,7 +209,7 @@ impl IdleWaiters {
         Some((connection, *token))
     }
 
-    /// How many requests wait for a name.
+    /// The number of requests that wait for a name.
     pub(super) fn count_for(&self, namespace: Namespace, object: &ObjectRef) -> usize {
         self.by_name.get(&(namespace, object.address())).map_or(0, |waiters| waiters.count)
     }

@@ -34,17 +34,17 @@ pub struct KeyedRequest<'a> {
     pub text: &'a [u8],
     /// The time to live in milliseconds.
     pub ttl_ms: u32,
-    /// Its label in listings.
+    /// The label of the lease in listings.
     pub label: &'a [u8],
     /// The names, each once.
     pub wants: &'a [Want<'a>],
-    /// Whether it waits.
+    /// How it waits.
     pub queueing: Queueing,
     /// The place in the queue that the client was told before a restart.
     pub place: Option<Place>,
 }
 
-/// Why a request for a keyed lease is refused.
+/// The reason why a request for a keyed lease is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyedRefusal {
     /// Something else was requested with this key.
@@ -179,8 +179,8 @@ impl Core {
         Err(refusal.into())
     }
 
-    /// Renews a keyed lease, and attaches the connection to it, which gets a message when the lease changes. `may` says whether
-    /// the client may acquire a name.
+    /// Renews a keyed lease, and attaches the connection to it, which gets a message when the lease changes. `may`
+    /// returns whether the client may acquire a name.
     pub fn renew_keyed(
         &self,
         connection: ConnectionId,

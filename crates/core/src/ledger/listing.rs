@@ -47,9 +47,9 @@ pub enum ListingKind {
 pub struct DeclaredSemaphore {
     /// Its declaration.
     pub record: DeclarationRecord,
-    /// Resources in use.
+    /// The resources in use.
     pub in_use: u32,
-    /// Waiters.
+    /// The number of waiters.
     pub waiting: u32,
 }
 
@@ -102,7 +102,7 @@ enum State {
 }
 
 impl Listing {
-    /// Whether it lists holders or waiters.
+    /// The kind of its entries.
     pub fn kind(&self) -> ListingKind {
         match self.state {
             State::PlainHolders(_) | State::Grants { .. } => ListingKind::Holders,

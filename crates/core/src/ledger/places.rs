@@ -19,9 +19,9 @@
 //! Invariants: a repeated place is at most `earlier`, and all ids of this run are above it, so a queue whose head was not
 //! repeated has no repeated waiter; while the window is open, `held_back` has each name whose head was repeated.
 //!
-//! A grant of a repeated waiter gets a new id: younger ids may have been granted since its place was given out. So does
-//! a waiter that such a grant has overtaken in ids. So the ids of grants of a name grow (`docs/semantics.md`, "Fencing
-//! tokens").
+//! The grant of a repeated waiter gets a new id, because higher ids may have been granted since its place was given
+//! out. So does the grant of a waiter whose id is lower than such a new id. Therefore, the ids of the grants of a name
+//! grow (`docs/semantics.md`, "Fencing tokens").
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -153,12 +153,12 @@ impl Places {
         }
     }
 
-    /// Whether a waiter has a place of an earlier run.
+    /// Returns whether a waiter has a place of an earlier run.
     pub(super) fn is_repeated(&self, place: GrantId) -> bool {
         place <= self.earlier
     }
 
-    /// Whether a waiter with this place is granted nothing for now.
+    /// Returns whether a waiter with this place is granted nothing for now.
     pub(super) fn is_held_back(&self, place: GrantId) -> bool {
         self.window.is_some() && self.is_repeated(place)
     }
@@ -170,7 +170,7 @@ impl Places {
         }
     }
 
-    /// Whether a name is served when the window ends.
+    /// Returns whether a name is served when the window ends.
     pub(super) fn will_serve(&self, name: &NameRef) -> bool {
         let is_it = |other: &NameRef| other.namespace == name.namespace && other.object == name.object;
         self.window.as_ref().is_some_and(|window| window.held_back.iter().any(is_it))
@@ -181,7 +181,7 @@ impl Places {
         self.has_repeated = true;
     }
 
-    /// Whether a waiter was ever repeated in this run.
+    /// Returns whether a waiter was ever repeated in this run.
     pub(super) fn has_repeated(&self) -> bool {
         self.has_repeated
     }

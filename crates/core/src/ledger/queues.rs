@@ -38,12 +38,12 @@ struct Entry {
 }
 
 impl Queues {
-    /// How many requests wait for a name.
+    /// The number of requests that wait for a name.
     pub(super) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
         self.entry(namespace, object).map_or(0, |entry| entry.queue.len())
     }
 
-    /// Whether a name has a waiter or a grant.
+    /// Returns whether a name has a waiter or a grant.
     pub(super) fn is_in_use(&self, namespace: Namespace, object: &ObjectRef) -> bool {
         self.entry(namespace, object).is_some()
     }
@@ -112,7 +112,7 @@ impl Queues {
         entry.shared.first().copied().filter(|id| *id <= entry.done_up_to)
     }
 
-    /// Whether the work of a waiter for a name is done.
+    /// Returns whether the work of a waiter for a name is done.
     pub(super) fn is_done(&self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
         self.entry(namespace, object)
             .is_some_and(|entry| id <= entry.done_up_to && entry.shared.contains(&id))
@@ -169,7 +169,7 @@ impl Queues {
         has_waiters
     }
 
-    /// Whether an id is among the grants of a name, and whether it is among the waiters.
+    /// Returns whether an id is among the grants of a name, and whether it is among the waiters.
     pub(super) fn contains(&self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> (bool, bool) {
         let entry = self.entry(namespace, object);
         entry.map_or((false, false), |entry| (entry.held.contains(&id), entry.queue.contains(&id)))

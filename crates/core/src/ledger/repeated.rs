@@ -1,5 +1,5 @@
-//! Waiters that are repeated after a restart: their places are told and proven, the reconnect window opens and ends, and their
-//! grants get new ids. `places` has the rules.
+//! Waiters that are repeated after a restart: their places and the proofs, the reconnect window, and the new ids of
+//! their grants. `places` has the rules.
 
 use super::backlog::NameRef;
 use super::grants::Grant;

@@ -63,8 +63,8 @@ impl Ledger {
             return Executed { outcome, is_change: false };
         }
         let changed = match change(self, session) {
-            // A refusal has changed nothing, so a repeated request may be made anew. It is not cached where memory is
-            // scarce, and where the store would have to forget it.
+            // A refusal has changed nothing, so a repeated request may be made anew. It is not cached if memory is
+            // scarce, or if the store would have to forget it.
             Err(refusal)
                 if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
             {

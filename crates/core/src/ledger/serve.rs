@@ -181,7 +181,7 @@ impl Ledger {
         }
     }
 
-    /// Slots that a grant may still take, of all its names together.
+    /// The number of slots that a grant may still take, of all its names together.
     fn slots_left(&self, id: GrantId) -> usize {
         let slots = |part: &Part| part.object().map_or(0, |(_, object)| self.slots.of(object, id).len());
         GRANT_SLOTS_MAX - self.grants.existing(id).taken().iter().map(slots).sum::<usize>()

@@ -103,7 +103,7 @@ impl Ledger {
         self.journal.end_unit();
     }
 
-    /// Ends a session that may have more than a step's work: the rest is due now.
+    /// Takes the first step of the end of a session. If there is more to do, it is due now.
     pub(super) fn end_now(
         &mut self,
         session: SessionId,

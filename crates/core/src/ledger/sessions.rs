@@ -90,8 +90,8 @@ impl CachedReply {
         Some(AnswerRecord { session, request, answer: states.as_ref().clone() })
     }
 
-    /// Whether a store may have a reply to this request, now or soon. For a changed declaration, it may have one even if the
-    /// client was answered [`Refusal::NotStored`].
+    /// Returns whether a store may have a reply to this request, now or soon. For a changed declaration, it may have
+    /// one even if the client was answered [`Refusal::NotStored`].
     pub(super) fn may_be_stored(&self) -> bool {
         matches!(self, Self::Declared(_) | Self::Committing | Self::Done(Err(Refusal::NotStored)))
     }
@@ -287,7 +287,7 @@ impl Sessions {
         self.get(session).is_some_and(|state| state.lease().is_some())
     }
 
-    /// How many leased sessions there are.
+    /// The number of leased sessions.
     pub(super) fn leased(&self) -> u64 {
         self.leased.len() as u64
     }
@@ -439,7 +439,8 @@ impl Sessions {
 
 /// Leases and deadlines.
 impl Sessions {
-    /// Notes that the server checks for expired leases now. A long pause since the last check extends them ([`Gaps::tick`]).
+    /// Notes that the server checks for expired leases now. A long pause since the last check extends leases
+    /// ([`Gaps::tick`]).
     pub(super) fn tick(&mut self, now: MonotonicMs) {
         self.gaps.tick(now);
     }

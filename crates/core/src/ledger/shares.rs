@@ -91,7 +91,7 @@ impl Ledger {
     pub(super) fn check_queue(&self, id: GrantId, waiting: usize) -> Result<(), Refusal> {
         let client = self.sessions.existing(self.grants.existing(id).session).owner();
         let own = self.clients.count(client, Counted::Waiters).saturating_sub(1);
-        // One with a place was in the queue before the restart, and keeps its place.
+        // A repeated waiter was in the queue before the restart, and keeps its place.
         let own = if self.places.is_repeated(id) { 0 } else { own };
         check_limit(Limit::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
     }

@@ -75,7 +75,7 @@ impl SlotTables {
         self.withheld(object, is_paused, object.capacity().unwrap_or(0))
     }
 
-    /// Whether a slot of a semaphore is in service and not taken.
+    /// Returns whether a slot of a semaphore is in service and not taken.
     pub(super) fn is_available(&self, object: &ObjectRef, number: u16) -> bool {
         let (word, bit) = position(number);
         self.0.get(&object.address()).is_some_and(|slots| slots.available(word) & bit != 0)
@@ -120,7 +120,7 @@ impl SlotTables {
         slots.and_then(|slots| slots.by_grant.get(&grant)).map_or(&[], |numbers| numbers)
     }
 
-    /// Whether a slot of a semaphore is taken.
+    /// Returns whether a slot of a semaphore is taken.
     pub(super) fn is_taken(&self, object: &ObjectRef, number: u16) -> bool {
         self.0.get(&object.address()).is_some_and(|slots| slots.is_taken(number))
     }

@@ -210,7 +210,7 @@ impl Ledger {
         if self.is_durable(session) { self.check_store() } else { Ok(()) }
     }
 
-    /// Whether the grants of a session outlive the process.
+    /// Returns whether the grants of a session outlive the process.
     pub(super) fn is_durable(&self, session: SessionId) -> bool {
         self.journal.has_store() && self.sessions.is_leased(session)
     }

@@ -104,7 +104,7 @@ impl Ledger {
         Some(watch)
     }
 
-    /// Reports a name that exists to a watch that begins, and has later events reported.
+    /// Reports a name that exists to a watch that begins. Later events of the name are reported from now on.
     fn show(&self, connection: ConnectionId, token: Token, object: &ObjectRef) -> Shown {
         let Some(watch) = self.watches.get((connection, token)) else { return Shown::Ended };
         if !watch.covers(object.name()) {
@@ -138,7 +138,7 @@ impl Ledger {
         Shown::Done
     }
 
-    /// Has new names of a namespace tracked as long as it has a watch.
+    /// Sets whether new names of a namespace are tracked: as long as it has a watch.
     fn update_registry(&self, namespace: Namespace, context: LedgerContext<'_>) {
         context.registry(namespace).set_watched(self.watches.has_any_in(namespace));
     }
@@ -195,7 +195,7 @@ impl Ledger {
         }
     }
 
-    /// How many requests wait for a name.
+    /// The number of requests that wait for a name.
     pub(crate) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> u32 {
         // A waiter takes hundreds of bytes, so there are fewer than 2^32 of them.
         self.queues.waiting(namespace, object) as u32

@@ -154,7 +154,7 @@ impl Watches {
         ids.filter_map(|id| Some((id.1, self.all.get(&id)?)))
     }
 
-    /// How many watches cover a name.
+    /// The number of watches that cover a name.
     pub(super) fn count_covering(&self, namespace: Namespace, name: &[u8]) -> usize {
         self.by_scope[namespace as usize].covering(name).count()
     }

@@ -46,7 +46,7 @@ pub(super) fn send(reply_to: Option<ReplyTo>, result: Result<SetAnswer, Errno>) 
 
 impl Sysv {
     /// The process that a request is for, and the reply if the request was made before.
-    pub(super) fn begin(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
+    pub(super) fn find_reply(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
         let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
         let found = self.processes.change(process, |acting| {
             // The process announced that it would replace its program (exec). As it sends a call, it has not.
@@ -91,7 +91,7 @@ impl Sysv {
         is_durable: bool,
         waiting: impl FnOnce(&mut Self, SetId, WaiterId) -> SysvOutcome,
     ) -> Result<ProcessId, SysvOutcome> {
-        let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
+        let (process, repeated) = self.find_reply(call).map_err(SysvOutcome::Refused)?;
         match repeated {
             None if is_durable && self.journal.is_failing() => Err(SysvOutcome::Answered(Err(Errno::Io))),
             None => Ok(process),

@@ -141,13 +141,13 @@ impl Core {
                 Ok((sysv.read(call.caller, process, set, command)?, false))
             });
         }
-        match sysv.begin(call) {
+        match sysv.find_reply(call) {
             Err(refusal) => SysvOutcome::Refused(refusal),
             Ok((process, _)) => SysvOutcome::Answered(sysv.read(call.caller, process, set, command)),
         }
     }
 
-    /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
+    /// Cancels a waiting call of a connection: it fails with EINTR. Returns whether there was one.
     pub fn cancel_sem_op(&self, connection: ConnectionId, token: Token, now: Moment) -> bool {
         let sysv = &mut *self.sysv();
         let Some((process, mailbox)) = sysv.processes.acting(connection) else { return false };

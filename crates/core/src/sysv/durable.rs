@@ -65,8 +65,8 @@ pub struct SemaphoreRecord {
     pub value: u16,
     /// The process that operated on it last, by its number on its machine.
     pub pid: u32,
-    /// The number of the last clearance (SETVAL or SETALL) of this semaphore. An adjustment in a record with fewer clearances was
-    /// cleared by it, and counts as 0.
+    /// The number of the last clearance (SETVAL or SETALL) of this semaphore. It has cleared the adjustments in records
+    /// with fewer clearances, which count as 0.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub cleared: u64,
 }
@@ -104,8 +104,8 @@ pub struct AdjustmentsRecord {
     pub process: ProcessId,
     /// The set.
     pub set: SetId,
-    /// The number of the set among those that the process has adjustments of; the end of the process applies the highest
-    /// one first.
+    /// The number of the set among those that the process has adjustments of. When the process ends, the highest number
+    /// comes first.
     #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub turn: u64,
     /// The number of clearances (SETVAL and SETALL) of the set up to this record.

@@ -14,16 +14,16 @@
 //! | `values` | values and adjustments, and how a list of operations changes them, all or none |
 //! | `waiters` | the calls that wait for a set |
 //! | `set` | one set: its owner, and which waiting calls a change completes |
-//! | `sets` | all sets, by id and key; what the configuration sets for keys |
+//! | `sets` | all sets, by id and key; the rules of the configuration for keys |
 //! | `processes` | all processes: their connections, and when they end |
 //! | `state` | the state of all sets and processes, its limits and statistics |
 //! | `attach` | processes that open, attach connections and replace their programs |
 //! | `calls` | the calls of programs |
 //! | `answers` | what all calls share: each is made once, its result is cached, and it is answered at once or later |
 //! | `end` | the ends of connections, processes and waits |
-//! | `storing` | how durable sets reach the store: calls on them are answered when they are stored |
+//! | `storing` | changes of durable sets are stored, and calls on them are answered then |
 //! | `restore` | the records of a store, at the start |
-//! | `listing` | what administrators see |
+//! | `listing` | listings for administrators |
 //! | `check` | the invariants, for tests |
 //!
 //! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no single operation waits that could be performed;

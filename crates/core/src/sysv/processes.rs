@@ -128,8 +128,8 @@ impl Process {
         !self.connections.is_empty()
     }
 
-    /// Whether nothing is lost if the process ends: it has no connections, no calls that wait, no adjustments, and no
-    /// results that its client may ask for again.
+    /// Returns whether nothing is lost if the process ends: it has no connections, no calls that wait, no adjustments,
+    /// and no results that its client may ask for again.
     fn is_unused(&self) -> bool {
         !self.is_connected() && self.waiting.is_empty() && self.adjusts.is_empty() && self.log.len() == 0
     }

@@ -119,7 +119,7 @@ impl Rules {
         self.of(key).find_map(|rule| rule.order).unwrap_or_default()
     }
 
-    /// Whether a new set is durable.
+    /// Returns whether a new set is durable.
     pub(super) fn is_durable(&self, key: i32) -> bool {
         self.of(key).any(|rule| rule.is_durable)
     }

@@ -62,7 +62,7 @@ impl Sysv {
 
 /// Records. Each of these does nothing for sets that are not durable, and for processes that have used none.
 impl Sysv {
-    /// Whether a new set with this key is durable.
+    /// Returns whether a new set with this key is durable.
     pub(super) fn makes_durable(&self, key: i32) -> bool {
         self.journal.has_store() && self.rules.is_durable(key)
     }

@@ -14,7 +14,7 @@ pub(super) const VALUE_MAX: u16 = 32767;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Performed,
-    /// It has to wait, first of all for the operation at this index.
+    /// It has to wait for the operation at this index, which is the first that is not possible.
     Blocked(usize),
     Failed(Errno),
 }
@@ -100,7 +100,7 @@ impl Values {
         self.semaphores.iter().map(|semaphore| semaphore.value)
     }
 
-    /// Whether the process has adjustments of the set, even if all are 0.
+    /// Returns whether the process has adjustments of the set, even if all are 0.
     pub(super) fn has_adjustments_of(&self, process: ProcessId) -> bool {
         self.adjustments.contains_key(&process)
     }

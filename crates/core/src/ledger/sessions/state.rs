@@ -62,8 +62,8 @@ impl SessionState {
         mem::replace(&mut self.owner, owner)
     }
 
-    /// Whether the session is leased, no connection is attached to it, and nothing is lost if it ends: it has no grants, no
-    /// waiters, and no replies that the client may ask for again.
+    /// Returns whether the session is leased, no connection is attached to it, and nothing is lost if it ends: it has
+    /// no grants, no waiters, and no replies that the client may ask for again.
     pub(in crate::ledger) fn is_unused(&self) -> bool {
         matches!(self.kind, SessionKind::Leased { connection: None, .. })
             && self.grants.len() == 0
@@ -158,7 +158,7 @@ impl SessionState {
         self.waiting -= 1;
     }
 
-    /// How many requests wait.
+    /// The number of its waiters.
     pub(in crate::ledger) fn waiting(&self) -> u32 {
         self.waiting
     }
@@ -197,7 +197,7 @@ impl SessionState {
         self.grants.get(id).is_some()
     }
 
-    /// How many grants and waiters it has.
+    /// The number of its grants and waiters.
     pub(in crate::ledger) fn grant_count(&self) -> usize {
         self.grants.len()
     }
