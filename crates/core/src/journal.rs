@@ -212,7 +212,6 @@ impl BatchLimit {
     /// The limit of a unit. A store must accept that much.
     pub const UNIT: Self = UNIT_MAX;
 
-    /// Returns whether the limit permits this much.
     pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
         changes <= self.changes && bytes <= self.bytes
     }

@@ -231,14 +231,12 @@ pub(super) struct ReplyTo {
 }
 
 impl ReplyTo {
-    /// Sends the answer.
     pub(super) fn send(self, outcome: Result<Answer, Refusal>) {
         self.mailbox.put(Message::Answer { token: self.token, outcome });
     }
 }
 
 impl Messages {
-    /// Returns whether one more event would be kept.
     fn have_room(&self) -> bool {
         self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()
     }

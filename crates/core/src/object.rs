@@ -334,7 +334,6 @@ impl ObjectRef {
         lock(&self.0.state).consumption_after(claim).is_some()
     }
 
-    /// Resources in use now.
     pub(super) fn consumption(&self) -> u32 {
         lock(&self.0.state).consumption
     }

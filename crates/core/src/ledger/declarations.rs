@@ -129,7 +129,6 @@ impl DeclarationRecord {
 }
 
 impl Declarations {
-    /// The declaration of a semaphore.
     pub(super) fn get(&self, name: &[u8]) -> Option<&DeclarationRecord> {
         self.0.get(name).map(|entry| &entry.declaration)
     }
@@ -147,7 +146,6 @@ impl Declarations {
         self.get(name).is_some_and(|declaration| declaration.created > id.0)
     }
 
-    /// Returns whether a semaphore is being removed.
     pub(super) fn is_removing(&self, name: &[u8]) -> bool {
         self.get(name).is_some_and(|declaration| declaration.removing)
     }

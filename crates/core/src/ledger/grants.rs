@@ -225,7 +225,6 @@ impl Grant {
         }
     }
 
-    /// The parts that were taken.
     pub(super) fn taken(&self) -> &[Part] {
         match &self.phase {
             Phase::Waiting(waiting) => &self.parts()[..usize::from(waiting.next_part.get()) - 1],
@@ -526,7 +525,6 @@ impl Grants {
         self.waiting
     }
 
-    /// The number of held grants.
     pub(super) fn held(&self) -> u64 {
         self.all.len() as u64 - self.waiting
     }

@@ -30,7 +30,6 @@ pub(super) struct IdleWaiters {
     last_number: u64,
 }
 
-/// A request that waits.
 #[derive(Debug)]
 pub(super) struct IdleWaiter {
     pub(super) namespace: Namespace,

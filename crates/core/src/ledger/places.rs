@@ -181,7 +181,6 @@ impl Places {
         self.has_repeated = true;
     }
 
-    /// Returns whether a waiter was ever repeated in this run.
     pub(super) fn has_repeated(&self) -> bool {
         self.has_repeated
     }

@@ -10,7 +10,6 @@ use std::ops::Bound;
 use crate::object::ObjectRef;
 use signalbox_model::{GrantId, Namespace};
 
-/// A range of ids.
 pub(super) type IdRange = (Bound<GrantId>, Bound<GrantId>);
 
 #[derive(Debug, Default)]
@@ -118,7 +117,6 @@ impl Queues {
             .is_some_and(|entry| id <= entry.done_up_to && entry.shared.contains(&id))
     }
 
-    /// Adds a grant.
     pub(super) fn add_grant(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
         self.entry_or_new(namespace, object).held.insert(id);
     }

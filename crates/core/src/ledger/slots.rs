@@ -120,7 +120,6 @@ impl SlotTables {
         slots.and_then(|slots| slots.by_grant.get(&grant)).map_or(&[], |numbers| numbers)
     }
 
-    /// Returns whether a slot of a semaphore is taken.
     pub(super) fn is_taken(&self, object: &ObjectRef, number: u16) -> bool {
         self.0.get(&object.address()).is_some_and(|slots| slots.is_taken(number))
     }

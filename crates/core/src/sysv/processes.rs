@@ -217,7 +217,6 @@ impl Processes {
         Some(process)
     }
 
-    /// Attaches a connection to a process.
     pub(super) fn attach(&mut self, connection: ConnectionId, id: ProcessId, mailbox: &Arc<Mailbox>) {
         let Some(process) = self.all.get_mut(&id) else { return };
         process.connections.insert(connection);

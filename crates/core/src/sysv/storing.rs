@@ -19,7 +19,6 @@ use crate::mailbox::ReplyTo;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{ProcessId, SetId};
 
-/// The journal.
 impl Sysv {
     /// Keeps a journal of the changes of durable sets for a store from now on; `taker` is woken when there are some.
     pub(crate) fn keep_journal(&mut self, taker: Waker) {
@@ -163,7 +162,6 @@ impl Sysv {
         }
     }
 
-    /// Deletes a record.
     pub(super) fn delete(&mut self, key: SysvKey) {
         self.journal.add(Change::Delete(Key::Sysv(key)));
     }

@@ -26,7 +26,6 @@ const WAITER_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WaiterId(pub(super) u64);
 
-/// A call that waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) process: ProcessId,

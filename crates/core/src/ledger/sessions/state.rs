@@ -133,12 +133,10 @@ impl SessionState {
         self.ending.as_mut()?.closer.take()
     }
 
-    /// Adds a grant that is held.
     pub(in crate::ledger) fn add_grant(&mut self, id: GrantId) {
         self.grants.insert(id, ());
     }
 
-    /// Adds a grant that waits.
     pub(in crate::ledger) fn add_waiter(&mut self, id: GrantId) {
         self.grants.insert(id, ());
         self.waiting += 1;
