@@ -30,7 +30,7 @@ use super::{Token, success};
 use signalbox_model::Status;
 use signalbox_protocol::{Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest};
 
-/// The number of queued bytes from which on callers wait before they queue more: a few thousand requests of usual size.
+/// While at least this many bytes of requests are queued, callers wait: a few thousand requests of usual size.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
 /// The free space of the buffer before each read, in bytes.

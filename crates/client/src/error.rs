@@ -38,7 +38,8 @@ use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, 
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
-    /// What was requested, such as `acquire 1 of semaphore "gpu"`; `None`: nothing with a name, such as to connect.
+    /// What was requested, such as `acquire 1 of semaphore "gpu"`; `None`: a request without a name, such as
+    /// connecting.
     requested: Option<Arc<str>>,
 }
 
@@ -491,7 +492,7 @@ pub enum TlsFailure {
          connections"
     )]
     Closed,
-    /// No authority that the client trusts has signed the certificate of the server, or it is unusable.
+    /// The certificate of the server is unusable, or was not signed by an authority that the client trusts.
     #[error(
         "the certificate of the server is not trusted ({0}); check that the server is the right one, and that the file \
          with the certificates of authorities (on the command line, --ca) has the one that signed it"
@@ -529,7 +530,7 @@ pub enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// Whether the certificates or the configuration cause the failure. The other failures may be faults of the
+    /// Returns whether the certificates or the configuration cause the failure. The other failures may be faults of the
     /// network, or come from a server that is being stopped.
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))

@@ -186,7 +186,8 @@ impl Process {
     }
 
     /// Performs operations in their order, all or none: `semtimedop`. Waits until they can be performed, at most for
-    /// `timeout`; `None`: without a limit. Fails with [`Errno::Again`] at its end, or at once because of [`IPC_NOWAIT`].
+    /// `timeout`; `None`: without a limit. Fails with [`Errno::Again`] after that time, or at once because of
+    /// [`IPC_NOWAIT`].
     ///
     /// Dropping the future cancels the call. It may have been performed before.
     ///

@@ -101,8 +101,8 @@ impl ClusterStatus {
     }
 }
 
-/// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat: for two retry periods at most, and longer
-/// while etcd is slow.
+/// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat, or two retry periods have
+/// passed; longer if etcd is slow.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format = format_of(coordinator, keys)?;
     let alive = watch(coordinator, keys, timing(&format), |_| true)?;

@@ -61,8 +61,8 @@ pub fn drain(
     let left = write_request(coordinator, keys, name, joined, &drain, before)
         .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {
-        // The node must not leave later, when no command waits for it. An unanswered write of the request may be
-        // performed, too.
+        // The node must not leave later, when no command waits for it. The request may have been written even if etcd
+        // did not answer.
         let _ = withdraw(coordinator, key, encode(&drain));
     }
     left?;
@@ -97,7 +97,7 @@ fn write_request(
     let found = entry(coordinator, &key)?.filter(|found| found.modified != before);
     let is_requested = match found {
         Some(found) => Drain { refused: None, ..decode(&key, &found.value)? } == *drain,
-        // An attempt was performed, and the node has left already.
+        // An attempt was performed, and the node has already left.
         None => read::<Node>(coordinator, &keys.node(name))?.is_none(),
     };
     if is_requested { Ok(()) } else { Err(AdminError::Changed) }
@@ -226,7 +226,8 @@ impl<C: Coordinator> DrainedLeader<C> {
     /// node may lead. Call this when the server has stored its last change.
     pub fn confirm_successor(&mut self, successor: Successor) -> Option<Successor> {
         let is_member = self.is_member(&successor);
-        // If etcd does not answer, it stays the successor. If it is gone, the other nodes wait for the lease duration.
+        // If etcd does not answer, the run stays the successor. If it is gone, the other nodes wait for the lease
+        // duration.
         is_member.unwrap_or(true).then_some(successor)
     }
 

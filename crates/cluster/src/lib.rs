@@ -8,7 +8,7 @@
 //! | `relays` | the connections that a node relays to the leader |
 //! | `members` | the other nodes, as a thread reads them |
 //! | `store` | the records of the node that leads, and how it commits them |
-//! | `coordinator`, `etcd` | what the others need of etcd, and the client that implements it |
+//! | `coordinator`, `etcd` | the operations of etcd that the others use, and the client that performs them |
 //! | `keys` | the keys in etcd and their values |
 //! | `admin`, `drain`, `data` | the commands of operators, and the handover by a leader that is drained |
 //! | `error` | why a node has ended, and why a command was not performed |

@@ -1,4 +1,4 @@
-//! All nodes of a cluster as one of them has read them, since when each has sent no heartbeat, and the thread that
+//! All nodes of a cluster as one of them has read them, since when each has sent no new heartbeat, and the thread that
 //! reads them.
 //!
 //! A new leader learns from them which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where

@@ -105,7 +105,7 @@ impl<C> ClusterStorage<C> {
         let stored = if answer.held {
             commit.marker
         } else {
-            match self.found(&answer) {
+            match self.found_marker(&answer) {
                 Ok(marker) => marker,
                 Err(reason) => return Some(Err(self.lost(reason))),
             }
@@ -125,7 +125,7 @@ impl<C> ClusterStorage<C> {
     }
 
     /// The marker that a transaction whose comparisons failed has found, if this node still leads.
-    fn found(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
+    fn found_marker(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
         let [leadership, marker] = answer.read.as_slice() else {
             return Err("etcd's answer does not have the requested reads".to_owned());
         };

@@ -128,8 +128,8 @@ impl Builder {
         self
     }
 
-    /// Sets the token that the client sends over each connection, which decides what the client may do. Without TLS, it
-    /// is not sent to other machines, unless [`Token::over_plain`] allows that.
+    /// Sets the token, which decides what the client may do. The client sends it over each connection, but without TLS
+    /// not to other machines, unless [`Token::over_plain`] allows that.
     ///
     #[doc = example!(
         "",

@@ -18,7 +18,7 @@ use signalbox_protocol::{Claims, ClaimsError, Queueing, Wait};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// `None`: the server resolves the name.
+    /// `None`: the server decides between the declared semaphore and the counter of this name.
     namespace: Option<Namespace>,
     name: Vec<u8>,
     resources: u32,
@@ -30,8 +30,8 @@ pub struct Claim {
 
 impl Claim {
     /// Claims one resource of a limit: the declared semaphore of this name, whose capacity an administrator has set,
-    /// or, without one, the counter, which requires [`Self::maximum`]. The server decides between the two when the
-    /// request takes the name.
+    /// or, without one, the counter, which requires [`Self::maximum`]. The server decides between the two when
+    /// it is the request's turn.
     ///
     #[doc = example!("", r#"let one = Claim::limit("deploys");"#)]
     pub fn limit(name: impl AsRef<[u8]>) -> Self {

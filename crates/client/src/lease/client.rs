@@ -26,7 +26,7 @@ use crate::{Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
 ///
-/// Clones are the same client. A thread of the client renews the leases, so that a program whose tasks are busy, or
+/// Clones share the client. A thread of the client renews the leases, so that a program whose tasks are busy, or
 /// that has no runtime ([`blocking`](crate::blocking)), does not lose them.
 ///
 /// When the last clone and the last permit are dropped, the session is closed, which releases everything. That drop

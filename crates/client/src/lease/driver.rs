@@ -103,9 +103,10 @@ enum Approach {
 enum Sharing {
     /// Any acquire of the client.
     Shared,
-    /// None: it is being handed over. These callers are answered when the server has answered all requests.
+    /// No acquire: the session is being handed over. These callers are answered when the server has answered all
+    /// requests.
     Isolating(Vec<oneshot::Sender<Result<OpenedSession, Error>>>),
-    /// None: it was handed over, or that has failed.
+    /// No acquire: the session was handed over, or that has failed.
     Isolated,
 }
 
@@ -150,7 +151,7 @@ impl Driver {
         }
     }
 
-    /// Keeps the session until its last user is gone or it is lost.
+    /// Runs until the last user of the session is gone, or the session is lost.
     pub(super) async fn run(mut self) {
         // A timer that fires too early does no harm, so it is replaced only when it would fire too late.
         let mut timer: Option<(Moment, Sleep)> = None;
@@ -556,7 +557,7 @@ impl Driver {
         }
     }
 
-    /// Moves the session to the other connection if Hello was answered there. Otherwise, it stays.
+    /// Moves the session to the other connection if Hello was answered there. Otherwise, the session stays.
     fn approached(&mut self, outcome: Result<Greeted, Error>) {
         let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
             return;

@@ -17,8 +17,8 @@ use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success}
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
 
-/// The longest time for one address to answer, and then to attach a session, the rest of whose lease may be short. For
-/// a session that is not open yet, it is the default of [`Settings::open_max`].
+/// The longest time for one address to answer, and again for the session to be attached there. It is short, because
+/// little of the lease may be left. For a session that is not open yet, it is the default of [`Settings::open_max`].
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -31,13 +31,13 @@ pub(super) enum Tag {
     Hello,
     /// KeepAlive, sent at this moment.
     KeepAlive(Moment),
-    /// A request with an id, sent at this moment: perhaps the notice that it is queued, and then its answer.
+    /// A request with an id, sent at this moment. The notice that it is queued may come before its answer.
     Request { id: RequestId, sent: Moment },
     /// VerifyGrant, sent at this moment.
     Verify { grant: GrantId, sent: Moment },
     /// Where, whose answer has the addresses of the cluster's nodes.
     Where,
-    /// Cancel, whose answer is ignored: the canceled request has its own.
+    /// Cancel, whose answer is ignored, because the canceled request has an answer of its own.
     Cancel,
     /// CloseSession.
     Close,
@@ -390,7 +390,7 @@ async fn say_hello(
     let (label, features) = (&terms.label[..], Features::PLACES);
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
     connection.post(hello, Tag::Hello, &sender, Answers::OneAndNotices)?;
-    // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
+    // The channel stays open while this function has the sender, so the end of the connection has to be awaited too.
     let answer = tokio::select! {
         biased;
         response = responses.recv() => response.map(|(_, frame)| frame),

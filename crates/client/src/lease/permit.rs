@@ -110,8 +110,8 @@ impl Permit {
         capacities.filter(|(claim, capacity)| claim.differs_from(*capacity))
     }
 
-    /// Returns the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
-    /// semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
+    /// Returns the slots of the first claim in ascending order, numbered from 0; no other permit has them. Empty unless
+    /// the semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
     ///
     #[doc = example!(
         "client: Client",

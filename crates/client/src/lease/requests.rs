@@ -337,8 +337,8 @@ impl RequestTable {
 
 /// The load at which a client opens another session. A server remembers 1,024 answers from the oldest unanswered
 /// request on ([`WINDOW_MAX`]), so while one request waits long, the number of later ones is limited. An acquire that
-/// the driver has not received yet counts as one, but needs two request ids, with its release; so the limit is less
-/// than half of 1,024. The rest is a reserve for threads that check the load at the same time.
+/// the driver has not received yet counts as one, but needs two request ids, one of them for its release; so the limit
+/// is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
 const LOAD_MAX: usize = 480;
 
 /// The load of a session, shared by its users and its driver.

@@ -172,7 +172,7 @@ pub(super) enum TakeoverTime {
     Now,
     /// At this time, unless the leader sends a heartbeat before.
     At(BootTime),
-    /// Not before another poll: the leader's heartbeat was not read, or this run leads already.
+    /// Not before another poll: the leader's heartbeat was not read, or this run already leads.
     AfterPoll,
 }
 
