@@ -1,6 +1,6 @@
 //! Measures the cost of each client, with one server in one run (README.md, "Measure").
 //!
-//! All times are taken here, except those of pairs: the driver's loop takes them, so that they are only the client's.
+//! All times are taken here, except those of pairs: the driver's loop takes them, without the time for its commands.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ fn parse_named(text: &str) -> Result<Named, String> {
     Ok(Named { name: name.to_owned(), command })
 }
 
-/// How much is measured.
+/// The extent of the measurement.
 struct Counts {
     /// Drivers take turns; the first round lets them warm up and does not count.
     rounds: usize,
@@ -98,8 +98,8 @@ struct Figures {
     revocation: Vec<Duration>,
     /// The times from the death of the server until the program knows that its permit is lost, ascending.
     death: Vec<Duration>,
-    /// How many milliseconds before the end of the lease, as the server last reported it, the program knew that,
-    /// ascending; negative: after it.
+    /// How many milliseconds before the end of the lease, as last reported by the server, the program knew of the loss,
+    /// ascending; negative: after the end.
     early_ms: Vec<i64>,
 }
 
@@ -169,7 +169,7 @@ fn start(server: &Server, command: &[String]) -> Result<Driver, String> {
     Driver::start(command, &Endpoint { urls, server, token_file: None, authority: None })
 }
 
-/// Repeats a step, and returns the times that it returned, ascending.
+/// Repeats a step, and returns its results, ascending.
 fn times(count: usize, step: impl FnMut(usize) -> Result<Duration, String>) -> Result<Vec<Duration>, String> {
     let mut times = (0..count).map(step).collect::<Result<Vec<_>, _>>()?;
     times.sort_unstable();
@@ -262,7 +262,7 @@ fn death(server: &Server, driver: &Driver, permit: &str, ttl_ms: u64) -> Result<
         let asked = Instant::now();
         let Some(Held::For(left)) = server.grant(&fence) else { return Ok(false) };
         ends = asked + left;
-        // The last renewal was some time ago, and the next one will not be soon.
+        // The server is killed between two renewals, neither just after one nor just before one.
         Ok((ttl_ms * 17 / 20..ttl_ms * 19 / 20).contains(&(left.as_millis() as u64)))
     })?;
     server.kill()?;

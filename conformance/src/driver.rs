@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{PATIENCE, START_MAX};
 
-/// What a driver has printed so far.
+/// The output of a driver so far.
 #[derive(Debug, Default)]
 struct Output {
     /// The answers that no caller has taken yet, by the number of their command.
@@ -29,7 +29,7 @@ struct Output {
 /// The output of the driver, and the condition variable that is notified when it grows.
 type Shared = Arc<(Mutex<Output>, Condvar)>;
 
-/// A driver. Dropping it kills the processes.
+/// A driver. Dropping it kills its processes.
 #[derive(Debug)]
 pub struct Driver {
     child: Mutex<Child>,

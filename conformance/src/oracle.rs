@@ -69,7 +69,7 @@ impl Oracle {
     }
 }
 
-/// Returns how much earlier than at the server a lease of this time to live must end for a client: 4 % (docs/http.md).
+/// Returns how much earlier a lease must end for its client than at the server: 4 % of its time to live (docs/http.md).
 pub fn margin(ttl: Duration) -> Duration {
     ttl / 25
 }

@@ -163,7 +163,7 @@ impl Server {
         Ok(found.expect("it was found"))
     }
 
-    /// Stops the node that serves by SIGSTOP.
+    /// Sends SIGSTOP to the node that serves, and waits until it is stopped.
     pub fn stop(&self) -> Result<(), String> {
         let node = self.find_serving()?;
         node.signal(Signal::SIGSTOP);

@@ -47,7 +47,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns a request for one resource of a name with this maximum, which does not wait, by a lease of 20 s.
+    /// Returns a request for one resource of a name with this maximum: a lease of 20 s, without waiting.
     pub fn of(permit: &str, name: &str, maximum: u64) -> Self {
         let claims = vec![(name.to_owned(), maximum)];
         Self {
@@ -160,7 +160,7 @@ impl<'a> Stage<'a> {
         self.player_at(name, None, None)
     }
 
-    /// Starts a player, which perhaps gets a token, and perhaps the addresses of the network `first` before its own.
+    /// Starts a player. If they are given, it gets a token, and the addresses of the network `first` before its own.
     pub fn player_at(
         &'a self,
         name: &'static str,

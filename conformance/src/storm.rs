@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::proxy::Fault;
 use crate::stage::{Outcome, Player, Request, Stage};
 
-/// The names, and how many there are of each.
+/// The names, each with its maximum.
 const NAMES: [(&str, u64); 2] = [("x", 1), ("y", 2)];
 
 const PLAYERS: [&str; 4] = ["first", "second", "third", "fourth"];
