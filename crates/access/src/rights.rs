@@ -129,7 +129,7 @@ impl Rights {
 impl FromStr for Rights {
     type Err = UnknownRights;
 
-    /// Rights and areas, with spaces between them: `read,acquire counter:web/ semaphore`.
+    /// Parses rights and areas, with spaces between them: `read,acquire counter:web/ semaphore`.
     fn from_str(text: &str) -> Result<Self, UnknownRights> {
         let mut words = text.split_whitespace();
         Self::parse(words.next().unwrap_or_default(), words)

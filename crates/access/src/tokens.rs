@@ -11,7 +11,7 @@ use super::rights::{Rights, UnknownRights};
 use super::token::{HASH_BYTES, Token, TokenId, from_hex};
 use signalbox_model::hex;
 
-/// One token in the file, or one of its two secrets.
+/// A token in the file, or one of two secrets of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// 1 to 64 letters, digits, dots, hyphens and underscores.
@@ -21,7 +21,7 @@ pub struct Entry {
     hash: [u8; HASH_BYTES],
     /// The rights that it gives.
     pub rights: Rights,
-    /// When it was made, in seconds of Unix time.
+    /// When it was created, in seconds of Unix time.
     pub created_at_s: u64,
     /// When it expires, in seconds of Unix time; `None`: never.
     pub expires_at_s: Option<u64>,
