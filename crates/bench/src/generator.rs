@@ -78,9 +78,9 @@ pub enum Limit {
 pub enum Pace {
     /// When an answer arrives.
     Closed,
-    /// At fixed times, this many a second (more than 0) over all connections of the generator.
+    /// At fixed times, over all connections of the generator.
     Open {
-        /// Requests a second.
+        /// Requests a second; more than 0.
         requests_per_s: f64,
     },
 }

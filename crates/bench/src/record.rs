@@ -11,9 +11,9 @@ const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 /// The operations that a load consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// No operation.
+    /// Does nothing.
     Noop,
-    /// The value of a name.
+    /// Reads the value of a name.
     Get,
     /// Acquires resources of a name.
     Acquire,
