@@ -16,7 +16,7 @@ use rustls::{CertificateError, Error, OtherError, SupportedProtocolVersion};
 /// Only TLS 1.3, in which a side that has sent its last byte can still receive, as over TCP.
 pub const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The cryptography.
+/// The cryptographic provider.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
