@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  leader -> relay   Challenge   magic, nonce
-//!  relay  -> leader  Opening     version, flags, port, epoch, client's address and port, proof
+//!  relay  -> leader  Opening     flags, port, epoch, client's address and port, proof
 //!  leader -> relay   Verdict     outcome, proof
 //! ```
 //!

@@ -16,7 +16,7 @@ pub enum Response<'a> {
     Resources(u32),
     /// One name of a Dump.
     Entry(DumpEntry<&'a [u8]>),
-    /// The answer to Stats: names and values.
+    /// The response to Stats: names and values.
     Statistics(&'a [(&'static str, String)]),
     /// A failure; the message of the status is the body.
     Failed(Status),

@@ -181,7 +181,7 @@ impl<'a> Deref for Claims<'a> {
     }
 }
 
-/// The code of no namespace: the server resolves the name.
+/// The code in place of a namespace for a name that the server resolves.
 const RESOLVE: u8 = 2;
 
 /// The code of a namespace, or of a name that the server resolves.

@@ -41,7 +41,7 @@ impl Features {
     pub const SLOTS: Self = Self(1 << 6);
     /// System V semaphore sets: OpenProcess to ListUsers.
     pub const SYSV: Self = Self(1 << 7);
-    /// Places of waiting requests, which survive a restart. In a Hello, the client asks to be told them.
+    /// Places of waiting requests, which survive a restart. In a Hello, the client asks the server to send them.
     pub const PLACES: Self = Self(1 << 8);
     /// The server leads a cluster. Its sessions are those of all nodes.
     pub const CLUSTER: Self = Self(1 << 9);

@@ -461,7 +461,7 @@ fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
     Some((namespace, fields.name()?))
 }
 
-/// Encodes a namespace (`None` for a name that the server resolves), a byte of flags, or a reserved one, and a name.
+/// Encodes a namespace (`None` for a name that the server resolves), a byte for flags, and a name.
 fn put_name(namespace: impl Into<Option<Namespace>>, flags: u8, name: &[u8], out: &mut Vec<u8>) {
     out.put_u8(namespace_code(namespace.into()));
     out.put_u8(flags);

@@ -133,11 +133,11 @@ pub struct HelloAnswer {
     pub ttl_max: Milliseconds,
     /// The most names of one AcquireAll.
     pub names_max: u32,
-    /// The most requests of a session whose answers are cached.
+    /// The most requests of a session whose replies are cached.
     pub requests_max: u32,
     /// The namespace of plain requests to this port.
     pub port: Namespace,
-    /// What one client may have once half of it is in use.
+    /// The shares of one client, which apply to a resource once half of it is in use.
     pub shares: Shares,
 }
 
@@ -186,7 +186,7 @@ pub struct Granted<S> {
     pub capacity: u32,
     /// How long the grant is held without a renewal.
     pub ttl_left: TtlLeft,
-    /// The numbers of the slots, from 0 and ascending; empty if the resources have no numbers.
+    /// The numbers of the slots, counted from 0, ascending; empty if the resources have no numbers.
     pub slots: S,
 }
 
