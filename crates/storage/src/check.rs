@@ -54,7 +54,7 @@ impl Counts {
             Record::Answer(_) => self.answers += 1,
             Record::Sysv(SysvRecord::Set(_)) => self.sets += 1,
             Record::Sysv(SysvRecord::Process(_)) => self.processes += 1,
-            // A process has these, and is counted itself.
+            // These belong to a process, which is counted.
             Record::Sysv(SysvRecord::Adjustments(_) | SysvRecord::Result(_)) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The fields of records as bytes, and back.
+//! Encodes and decodes the fields of records.
 
 use signalbox_core::{Origin, PartRecord, Service, StoredAnswer};
 use signalbox_model::sysv::{Order, ProcessId, SetId};
