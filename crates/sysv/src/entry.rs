@@ -95,7 +95,7 @@ pub unsafe extern "C" fn semctl(set: c_int, number: c_int, command: c_int, argum
     })
 }
 
-/// No later library has the function.
+/// The error of a call whose function no later library has.
 const MISSING: Failed = Failed(libc::ENOSYS);
 
 /// Runs a call. A success leaves `errno` unchanged. A panic fails with `errno_of_panic`, as the outcome is unknown.
@@ -187,7 +187,7 @@ fn get(
 }
 
 /// # Safety
-/// The pointers are null, or to a list of this many operations and to a time.
+/// The pointers are null, or point to a list of this many operations and to a time.
 unsafe fn operate(
     set: c_int,
     operations: *mut sembuf,

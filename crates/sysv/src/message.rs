@@ -32,7 +32,7 @@ impl Once {
         Self(AtomicBool::new(false))
     }
 
-    /// Writes the message, unless the occasion was reported.
+    /// Writes the message, unless the occasion was reported already.
     pub fn report(&self, message: impl Display) {
         if !self.0.swap(true, Ordering::Relaxed) {
             write(&format!("signalbox_sysv[{}]: {message}\n", std::process::id()));

@@ -34,7 +34,8 @@ static ADJUSTMENTS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// A process of the server.
 pub struct Process {
-    /// The process id on this machine: a child of a vfork or clone sees the same memory, or a copy of it.
+    /// The process id on this machine. By it, the child of a vfork or clone, which sees the same memory or a copy of
+    /// it, knows that this process is not its own.
     pid: u32,
     name: Name,
     next_request: AtomicU64,
@@ -71,7 +72,7 @@ struct Slot {
 // are atomics, or do not change once the slot is shared.
 unsafe impl Sync for Slot {}
 
-// SAFETY: all fields are atomics or do not change, and `slots` leads to slots, which are Sync.
+// SAFETY: all fields are atomics or do not change, and `slots` points to slots, which are Sync.
 unsafe impl Sync for Process {}
 
 /// The exclusive use of a slot.

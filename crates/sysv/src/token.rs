@@ -103,7 +103,7 @@ fn flag(value: &OsStr) -> Result<bool, String> {
 impl Token {
     /// The token that was read last.
     pub fn last(&self) -> &'static [u8] {
-        // SAFETY: it leads to a text that is never freed.
+        // SAFETY: it points to a text that is never freed.
         unsafe { &*self.last.load(Ordering::Acquire) }
     }
 
