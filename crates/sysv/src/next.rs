@@ -1,5 +1,5 @@
-//! The functions that this library replaces, as the next library in the program's search order has them. That is
-//! usually the C library.
+//! The functions that this library replaces, in the next library of the program's search order, which is usually the C
+//! library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The process on the server that stands for this one, and its connections.
+//! The process on the server that represents this one, and its connections.
 //!
 //! One process of the server owns the adjustments of all threads. Each thread that is in a call has a connection of its
 //! own. Connections are kept for later calls and never closed while the process lives, because the server takes the end
