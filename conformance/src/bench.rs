@@ -44,7 +44,6 @@ pub struct Arguments {
     drivers: Vec<Named>,
 }
 
-/// A driver's name and command.
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
@@ -60,7 +59,6 @@ fn parse_named(text: &str) -> Result<Named, String> {
     Ok(Named { name: name.to_owned(), command })
 }
 
-/// The extent of the measurement.
 struct Counts {
     /// Drivers take turns; the first round lets them warm up and does not count.
     rounds: usize,
@@ -86,7 +84,6 @@ const FULL: Counts = Counts {
 const QUICK: Counts =
     Counts { rounds: 2, pairs: 20, permits: 10, settle: SETTLE, revocations: 1, deaths: 1, ttl_ms: 1000 };
 
-/// The figures of a client.
 struct Figures {
     name: String,
     /// Whether the client reports losses by itself; if not, the suite asks repeatedly.

@@ -125,7 +125,6 @@ impl Driver {
         Ok(Sent { id: *next, at, command })
     }
 
-    /// Waits for the answer to a command.
     pub fn answer(&self, sent: &Sent, limit: Duration) -> Result<Value, String> {
         self.wait(&format!("an answer to {}", sent.command), limit, |output| output.answers.remove(&sent.id))
     }
@@ -137,7 +136,6 @@ impl Driver {
         Ok((sent, answer))
     }
 
-    /// Waits for an event about a permit.
     pub fn event(&self, event: &str, permit: &str, limit: Duration) -> Result<Value, String> {
         let is_it = |value: &&Value| value["event"] == event && value["permit"] == permit;
         self.wait(&format!("the event \"{event}\" of {permit}"), limit, |output| {
@@ -145,7 +143,6 @@ impl Driver {
         })
     }
 
-    /// Returns the events about a permit so far.
     pub fn events(&self, permit: &str) -> Vec<Value> {
         lock(&self.output).events.iter().filter(|value| value["permit"] == permit).cloned().collect()
     }

@@ -20,7 +20,6 @@ struct Belief {
 #[derive(Debug, Default)]
 pub struct Oracle(Mutex<Vec<Belief>>);
 
-/// The index of a belief.
 pub type BeliefId = usize;
 
 impl Oracle {

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use crate::PATIENCE;
 
-/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,

@@ -27,7 +27,6 @@ pub struct Scenario {
     pub needs: &'static [&'static str],
     /// The rights of clients without a token.
     pub anonymous: &'static str,
-    /// Whether its clients connect over TLS.
     pub is_tls: bool,
     pub run: fn(&Stage<'_>) -> Result<(), String>,
 }

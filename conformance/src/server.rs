@@ -21,7 +21,6 @@ use crate::{PATIENCE, START_MAX};
 /// How many nodes a cluster has.
 const NODES: usize = 2;
 
-/// The program, certificate and store of all servers.
 #[derive(Debug)]
 pub struct Installation {
     pub program: PathBuf,
@@ -34,7 +33,6 @@ pub struct Installation {
 pub enum Store {
     /// In memory only, so that no measured time includes a disk.
     Memory,
-    /// In a data directory.
     Directory,
     /// In etcd, and each server is a cluster.
     Etcd(Etcd),

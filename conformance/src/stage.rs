@@ -11,7 +11,6 @@ use crate::oracle::{BeliefId, Oracle, margin};
 use crate::proxy::Network;
 use crate::server::{Held, Installation, Server, eventually};
 
-/// One server, and what its clients believe.
 #[derive(Debug)]
 pub struct Stage<'a> {
     pub server: Server,
@@ -21,7 +20,6 @@ pub struct Stage<'a> {
     authority: Option<&'a Path>,
 }
 
-/// A driver and its network.
 #[derive(Debug)]
 pub struct Player<'a> {
     stage: &'a Stage<'a>,
@@ -30,7 +28,6 @@ pub struct Player<'a> {
     pub network: Network,
 }
 
-/// An acquire that a player requests.
 #[derive(Clone, Debug)]
 pub struct Request {
     permit: String,

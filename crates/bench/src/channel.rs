@@ -16,7 +16,6 @@ use super::error::LoadError;
 use super::record::Operation;
 use signalbox_client::{Address, Disconnect, Tls};
 
-/// A request that was composed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) operation: Operation,
@@ -27,7 +26,6 @@ pub(super) struct Sent {
     pub(super) is_at_end: bool,
 }
 
-/// A connection and its requests.
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: Socket,

@@ -106,7 +106,6 @@ impl Header {
         out[start..start + HEADER_BYTES].copy_from_slice(&self.bytes());
     }
 
-    /// The encoded header.
     #[inline]
     pub(super) fn bytes(&self) -> [u8; HEADER_BYTES] {
         let [b0, b1, b2, b3] = self.body_bytes.to_be_bytes();

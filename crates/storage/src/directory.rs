@@ -63,7 +63,6 @@ impl Directory {
         if directory.has_file()? { Ok(directory) } else { Err(StorageError::Missing(directory.file())) }
     }
 
-    /// The path of the data file.
     pub(super) fn file(&self) -> PathBuf {
         self.path.join(FILE_NAME)
     }

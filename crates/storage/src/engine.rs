@@ -58,7 +58,6 @@ pub struct FileStorage {
     was_repaired: bool,
 }
 
-/// The open file.
 struct OpenedFile {
     database: Database,
     /// Whether what the engine writes stays in memory, because nothing was committed yet.

@@ -198,7 +198,6 @@ fn write_line(writer: &mut dyn Write, line: &Line) -> io::Result<()> {
     writer.write_all(b"\n")
 }
 
-/// A line of an export.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 enum Line {

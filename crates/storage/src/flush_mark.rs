@@ -54,7 +54,6 @@ pub(super) struct FlushMarks {
 }
 
 impl FlushMark {
-    /// Reads the mark of a file.
     pub(super) fn of(file: &dyn StorageBackend) -> io::Result<Self> {
         if file.len()? <= SELECTOR {
             return Ok(Self::Absent);

@@ -113,7 +113,6 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// A copy of the records.
 #[derive(Debug)]
 struct MemorySnapshot(Vec<Record>);
 

@@ -62,7 +62,6 @@ pub fn unreachable(call: &Call<'_>) -> Failed {
     }
 }
 
-/// The attempts of one call.
 struct Attempts<'a> {
     call: &'a Call<'a>,
     settings: &'a Settings,

@@ -24,7 +24,6 @@ const REQUEST_BYTES: usize = 4096;
 /// The longest wait for an address to accept a connection. Signals are blocked meanwhile.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// A connection to the server.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
@@ -122,12 +121,10 @@ impl Connection {
         self.place
     }
 
-    /// The address that it was opened to.
     pub fn peer(&self) -> SocketAddr {
         self.place.address
     }
 
-    /// The identity of its socket.
     pub fn identity(&self) -> Identity {
         self.socket.identity()
     }

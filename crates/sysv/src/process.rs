@@ -130,17 +130,14 @@ impl Process {
         }
     }
 
-    /// The id and the key that a connection states to act for it.
     pub fn name(&self) -> Name {
         self.name
     }
 
-    /// The number of the next request.
     pub fn next_request(&self) -> u64 {
         self.next_request.load(Ordering::SeqCst)
     }
 
-    /// Returns whether it may have adjustments.
     pub fn adjusts(&self) -> bool {
         self.adjusts.load(Ordering::Relaxed)
     }
@@ -199,7 +196,6 @@ impl Process {
         }
     }
 
-    /// Returns whether the server no longer has it.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }
@@ -258,7 +254,6 @@ impl Lease {
         lease
     }
 
-    /// Replaces the connection.
     pub fn set(&mut self, connection: Option<Connection>) {
         let identity = connection.as_ref().map(Connection::identity);
         self.slot.descriptor.store(-1, Ordering::Relaxed);

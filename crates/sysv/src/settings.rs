@@ -44,7 +44,6 @@ pub enum Mode {
 /// Complete settings.
 #[derive(Debug)]
 pub struct Settings {
-    /// The addresses of the server.
     pub servers: Servers,
     /// The keys that go to the server.
     pub keys: Keys,

@@ -43,7 +43,6 @@ pub enum Woken {
 }
 
 impl Shield {
-    /// Blocks signals and cancellation.
     pub fn raise() -> Self {
         let mut blocked = SigSet::all();
         FAULTS.into_iter().for_each(|fault| blocked.remove(fault));

@@ -25,7 +25,6 @@ const PROMPT: Duration = Duration::from_millis(1);
 /// The size of a read in bytes.
 const READ_BYTES: usize = 4096;
 
-/// A connected socket.
 #[derive(Debug)]
 pub struct Socket(Identity);
 
@@ -80,7 +79,6 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The identity of the socket.
     pub fn identity(&self) -> Identity {
         self.0
     }

@@ -17,7 +17,6 @@ pub(super) trait Field: Sized {
     fn take(bytes: &mut &[u8]) -> DecodeResult<Self>;
 }
 
-/// Takes this number of bytes.
 fn take_bytes<'a>(bytes: &mut &'a [u8], count: usize) -> DecodeResult<&'a [u8]> {
     bytes.split_off(..count).ok_or("is truncated")
 }
