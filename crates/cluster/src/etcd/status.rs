@@ -197,6 +197,7 @@ fn numbers(version: &str) -> Option<(u32, u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::messages::ResponseHeader;
     use super::*;
 
     fn status() -> MemberStatus {
@@ -277,6 +278,54 @@ mod tests {
             let old = warnings.iter().any(|warning| warning.contains("3.5 or 3.6"));
             let expected = (is_good, is_inconsistent, !is_good && !is_inconsistent);
             assert_eq!((warnings.is_empty(), inconsistent, old), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_of_no_use_is_warned_about() {
+        for (status, part) in [
+            (MemberStatus { has_leader: false, ..status() }, "knows no leader"),
+            (MemberStatus { is_learner: true, ..status() }, "is a learner"),
+        ] {
+            let warnings = about([status]);
+            assert!(warnings.len() == 1 && warnings[0].contains(part), "{warnings:?}");
+        }
+        let error = CallError::Unanswered("no answer".to_owned());
+        let silent = Member { endpoint: "http://b:2379".to_owned(), status: Err(error) };
+        let well = Member { endpoint: "http://a:2379".to_owned(), status: Ok(status()) };
+        let expected = Expected { key: Vec::new(), round_trip_max: Duration::ZERO, revisions_max: 0 };
+        let warnings = warnings_about(&[well, silent], None, None, &expected);
+        assert!(warnings.len() == 1 && warnings[0].contains("http://b:2379"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_slow_etcd_and_one_that_keeps_all_revisions_are_warned_about() {
+        let expected = Expected::of(&Keys::new("test"), Duration::from_secs(3));
+        let [limit, longer] = [150, 151].map(Duration::from_millis);
+        for (round_trip, kept, warnings) in [
+            (Some(limit), Some(REVISIONS_MAX), 0),
+            (Some(longer), None, 1),
+            (None, Some(REVISIONS_MAX + 1), 1),
+            (Some(longer), Some(REVISIONS_MAX + 1), 2),
+            (None, None, 0),
+        ] {
+            let found = warnings_about(&[], round_trip, kept, &expected);
+            assert_eq!(found.len(), warnings, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_leads_if_it_is_the_one_that_it_names() {
+        let answer = |member_id, leader| StatusResponse {
+            header: Some(ResponseHeader { member_id, ..ResponseHeader::default() }),
+            leader,
+            ..StatusResponse::default()
+        };
+        for (member_id, leader, is_leader, has_leader) in
+            [(1, 1, true, true), (1, 2, false, true), (0, 0, false, false)]
+        {
+            let status = MemberStatus::new(answer(member_id, leader)).unwrap();
+            assert_eq!((status.is_leader, status.has_leader), (is_leader, has_leader));
         }
     }
 

@@ -229,7 +229,7 @@ pub fn session(number: u64) -> Record {
     Record::Session(SessionRecord { session, key, ttl_ms: 1000, label, revoked_grace_ms: None })
 }
 
-fn declaration(name: &[u8]) -> Record {
+pub fn declaration(name: &[u8]) -> Record {
     Record::Declaration(DeclarationRecord {
         name: name.into(),
         capacity: 1,
@@ -293,7 +293,8 @@ fn many_records_are_loaded_as_they_were_at_the_takeover_kind_by_kind() {
 fn a_snapshot_is_of_one_moment_while_the_leader_commits() {
     let etcd = FakeEtcd::default();
     let mut leader = storage(&etcd, take_over(&etcd, 1));
-    let sessions: Vec<_> = (1..=5_000).map(session).collect();
+    // So many that they are read in four parts: the last one after the reader of the first has ended.
+    let sessions: Vec<_> = (1..=12_001).map(session).collect();
     for part in sessions.chunks(1_000) {
         let changes: Vec<_> = part.iter().cloned().map(Change::Put).collect();
         leader.commit(&changes).unwrap();
@@ -302,7 +303,7 @@ fn a_snapshot_is_of_one_moment_while_the_leader_commits() {
     let read = leader.snapshot().unwrap().read(&mut |record| {
         if found.is_empty() {
             let deleted = Change::Delete(Key::Session(SessionId::from_number(5_000).unwrap()));
-            leader.commit(&[Change::Put(session(9_000)), deleted]).unwrap();
+            leader.commit(&[Change::Put(session(20_000)), deleted]).unwrap();
         }
         found.push(record);
         ControlFlow::Continue(())

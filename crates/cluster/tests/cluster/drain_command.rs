@@ -10,10 +10,11 @@ use signalbox_cluster::coordinator::{
 };
 use signalbox_cluster::drain::{Drained, drain};
 use signalbox_cluster::error::AdminError;
-use signalbox_cluster::keys::{Format, LAYOUT, Leadership, LeadershipState, Node};
+use signalbox_cluster::keys::{Drain, Format, LAYOUT, Leadership, LeadershipState, Node, decode};
 use signalbox_cluster::timing::BootTime;
 use signalbox_storage::FORMAT;
 
+use crate::admin::Operator;
 use crate::commits::{keys, take_over};
 use crate::etcd::{FakeEtcd, Handle};
 use crate::handover::{Other, Others, put, write};
@@ -362,4 +363,56 @@ fn a_node_that_falls_silent_is_waited_for_during_the_lease_duration() {
         None,
         "it is not drained when it continues"
     );
+}
+
+/// A cluster that node "a" leads, which gives a heartbeat every 200 ms for this long, and an operator.
+fn beating(etcd: &FakeEtcd, ms: u64) -> Operator {
+    let a = Other::well("a", 1, "0.1.0");
+    write(etcd, vec![put(keys().node("a"), &a.node()), a.beat(0)]);
+    let mut operator = Operator::of(etcd);
+    let beats = (200..ms).step_by(200).map(|at| (Duration::from_millis(at), a.beat(at)));
+    operator.writes.extend(beats);
+    operator
+}
+
+/// The request of another operator.
+fn another() -> Drain {
+    let incarnation = Other::well("a", 1, "0.1.0").node().incarnation;
+    Drain { incarnation, to: Some("b".to_owned()), refused: None }
+}
+
+fn assert_other_request_is_there(etcd: &FakeEtcd) {
+    let entry = etcd.with_store(|store| store.get(&keys().drain("a"))).expect("it is there");
+    assert_eq!(decode::<Drain>(&entry.key, &entry.value).unwrap(), another());
+}
+
+#[test]
+fn the_request_of_another_operator_is_neither_waited_for_nor_withdrawn() {
+    let etcd = led_by_a();
+    let mut operator = beating(&etcd, 60_000);
+    let replaced = (Duration::from_millis(2050), put(keys().drain("a"), &another()));
+    let position = operator.writes.iter().position(|(at, _)| *at > replaced.0).unwrap();
+    operator.writes.insert(position, replaced);
+    let ended = drain(&mut operator, &keys(), "a", None, Duration::from_secs(30));
+    assert!(matches!(ended, Err(AdminError::Changed)), "{ended:?}");
+    assert_other_request_is_there(&etcd);
+
+    // It comes at the moment at which this one is withdrawn.
+    let etcd = led_by_a();
+    let mut operator = beating(&etcd, 60_000);
+    operator.before_transaction = Some((1, vec![put(keys().drain("a"), &another())]));
+    let ended = drain(&mut operator, &keys(), "a", None, Duration::from_secs(10));
+    assert!(matches!(ended, Err(AdminError::NotInTime(..))), "{ended:?}");
+    assert_other_request_is_there(&etcd);
+}
+
+/// It has left, but could not release the leadership.
+#[test]
+fn a_drained_leader_is_not_its_own_successor() {
+    let etcd = led_by_a();
+    let mut operator = beating(&etcd, 2000);
+    let left = [delete(keys().node("a")), delete(keys().drain("a"))];
+    operator.writes.extend(left.map(|removed| (Duration::from_secs(2), removed)));
+    let drained = drain(&mut operator, &keys(), "a", None, Duration::from_secs(30));
+    assert_eq!(drained.unwrap(), Drained { has_led: true, leader: None });
 }

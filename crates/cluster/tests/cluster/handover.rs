@@ -189,6 +189,17 @@ fn an_operator_is_told_why_unless_the_request_was_withdrawn() {
     assert_eq!(told(&etcd), None, "no operator waits for the answer");
 }
 
+/// The node that leads now answers it, or will.
+#[test]
+fn a_former_leader_does_not_answer_an_operator() {
+    let etcd = FakeEtcd::default();
+    let mut leader = leader(&etcd, take_over(&etcd, 1));
+    let request = ask(&etcd, None);
+    take_over(&etcd, 2);
+    leader.refuse(&request, &AdminError::NoOther).unwrap();
+    assert_eq!(told(&etcd), Some(request.drain));
+}
+
 #[test]
 fn a_successor_that_has_left_is_not_waited_for() {
     let etcd = FakeEtcd::default();

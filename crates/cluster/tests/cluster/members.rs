@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use signalbox_cluster::coordinator::Revision;
-use signalbox_cluster::keys::{Advertised, Heartbeat, Incarnation, Node};
+use signalbox_cluster::keys::{Advertised, Heartbeat, Incarnation, Node, RelayEndpoint, RelaySecret};
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::members::{Members, OldRelays, Reading, RelayWait};
 use signalbox_cluster::timing::BootTime;
@@ -96,4 +96,61 @@ fn the_addresses_of_nodes_that_send_heartbeats_are_advertised() {
     assert_eq!(advertised(&members, at(1)), ["alive:1", "dead:1"]);
     members.update(reading(2), at(2));
     assert_eq!(advertised(&members, at(4)), ["alive:1"]);
+}
+
+#[test]
+fn a_new_leader_waits_for_other_nodes_that_relay_until_they_have_closed_the_relays_of_earlier_terms() {
+    let term = Term { epoch: 5, leadership_modified: 10, record_format: 0 };
+    for (relays, relays_closed_below, expected) in
+        [(true, 4, OldRelays::Open), (true, 5, OldRelays::Closed), (false, 0, OldRelays::Closed)]
+    {
+        let incarnation = Incarnation("other".to_owned());
+        let heartbeat = Heartbeat { incarnation, count: 1, relays_closed_below, relays: 0 };
+        let other = Node { relays, ..node("other") };
+        let reading = Reading {
+            revision: 10,
+            nodes: [("this".to_owned(), node("this")), ("other".to_owned(), other)].into(),
+            heartbeats: [("other".to_owned(), (heartbeat, 9))].into(),
+        };
+        let mut members = Members::default();
+        members.update(reading, BootTime::default());
+        let this = Incarnation("this".to_owned());
+        let mut wait = RelayWait::new(term, this, Duration::from_secs(3), BootTime::default());
+        assert_eq!(wait.check(&members, BootTime::default()), expected, "{relays_closed_below}");
+    }
+}
+
+#[test]
+fn the_relays_of_a_node_are_at_its_address_and_as_many_as_its_present_run_has_reported() {
+    let at = |address: &str| RelayEndpoint {
+        address: address.parse().unwrap(),
+        secret: RelaySecret("a secret".to_owned()),
+    };
+    let nodes = [
+        ("relays", true, Some(at("[::ffff:10.0.0.1]:1"))),
+        ("does not", false, None),
+        ("restarted", true, Some(at("[2001:db8::1]:1"))),
+    ];
+    let heartbeat = |name: &str| {
+        let run = if name == "restarted" { "former" } else { name };
+        Heartbeat { incarnation: Incarnation(run.to_owned()), count: 1, relays_closed_below: 0, relays: 3 }
+    };
+    let reading = Reading {
+        revision: 1,
+        heartbeats: nodes.each_ref().map(|(name, ..)| ((*name).to_owned(), (heartbeat(name), 1))).into(),
+        nodes: nodes
+            .map(|(name, relays, relay_endpoint)| {
+                (name.to_owned(), Node { relays, relay_endpoint, ..node(name) })
+            })
+            .into(),
+    };
+    let mut members = Members::default();
+    members.update(reading, BootTime::default());
+    let relays: Vec<_> =
+        members.seen(BootTime::default()).into_iter().map(|seen| (seen.name, seen.relays)).collect();
+    let expected = [("does not", None), ("relays", Some(3)), ("restarted", None)];
+    assert_eq!(relays, expected.map(|(name, relays)| (name.to_owned(), relays)));
+    for (address, is_of_a_relay) in [("10.0.0.1", true), ("2001:db8::1", true), ("10.0.0.2", false)] {
+        assert_eq!(members.has_relay_at(address.parse().unwrap()), is_of_a_relay, "{address}");
+    }
 }

@@ -490,6 +490,69 @@ fn a_run_whose_name_was_taken_ends() {
     assert_eq!(ending(bench.settle(&mut first)), taken);
 }
 
+/// The heartbeat arrives between the last look of the later run and its attempt to join.
+#[test]
+fn a_run_does_not_replace_one_that_has_just_sent_a_heartbeat() {
+    let mut bench = Bench::new();
+    let (_leader, _) = bench.leader("z", 9);
+    let mut first = bench.standby("a", 1);
+    let mut second = machine("a", 2);
+    bench.settle(&mut second);
+    bench.pass(timing().lease_duration());
+    let beat = bench.wanted(&mut first);
+    let join = bench.wanted(&mut second);
+    assert!(bench.store.transact(&beat).held);
+    let answer = bench.store.transact(&join);
+    assert!(!answer.held);
+    second.answered(Ok(answer), bench.now);
+    assert_eq!(second.phase(), Phase::Joining);
+    assert_eq!(bench.store.value::<Node>(&keys().node("a")), Some(node(1)));
+}
+
+/// Such as an attempt to join that arrives late, after a later one was answered.
+#[test]
+fn a_standby_relays_no_longer_than_its_heartbeats_were_stored_and_tries_again_at_once() {
+    let mut bench = Bench::new();
+    let (_leader, _) = bench.leader("z", 9);
+    let mut second = bench.standby("b", 2);
+    let deadline = second.relay_target().deadline;
+    bench.store.set(keys().node("b"), Some(encode(&node(2))));
+    bench.pass(250 * MS);
+    assert!(!bench.exchange(&mut second).held);
+    assert_eq!(second.relay_target().deadline, deadline);
+    assert!(bench.exchange(&mut second).held);
+    assert_eq!(second.relay_target().deadline, bench.now.after(timing().renew_deadline()));
+}
+
+/// How long a standby waits after a look of now.
+fn pause_after_a_look(bench: &mut Bench, standby: &mut Machine) -> Duration {
+    bench.settle(standby);
+    let Step::WaitUntil(due) = standby.next(bench.now) else { panic!("{standby:?}") };
+    due.since(bench.now)
+}
+
+#[test]
+fn a_standby_looks_often_while_the_leader_is_silent_and_for_a_time_after_it_was_asked_to() {
+    let mut bench = Bench::new();
+    let (mut leader, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let (usual, fast) = (timing().poll_period(), timing().fast_poll_period());
+    bench.pass(usual);
+    assert_eq!(pause_after_a_look(&mut bench, &mut second), usual);
+    second.handle(Input::PollNow, bench.now);
+    assert_eq!(pause_after_a_look(&mut bench, &mut second), fast);
+    let until = bench.now.after(timing().lease_duration());
+    while bench.now < until {
+        bench.pass(fast);
+        assert!(matches!(bench.settle(&mut leader), Phase::Leading(_)));
+        bench.settle(&mut second);
+    }
+    bench.pass(usual);
+    assert_eq!(pause_after_a_look(&mut bench, &mut second), usual, "the leader is well");
+    bench.pass(2 * timing().retry_period() + usual);
+    assert_eq!(pause_after_a_look(&mut bench, &mut second), fast);
+}
+
 #[test]
 fn an_attempt_to_join_without_an_answer_is_noticed() {
     let mut bench = Bench::new();
@@ -687,8 +750,16 @@ fn a_restored_backup_ends_the_leader() {
     let backup = bench.store.clone();
     bench.pass(500 * MS);
     bench.settle(&mut first);
-    bench.store = backup;
+    bench.store = backup.clone();
     bench.pass(500 * MS);
+    assert!(matches!(ending(bench.settle(&mut first.clone())), Ending::WentBack { .. }));
+    // Others have written more since than was lost.
+    while bench.store.revision() < 100 {
+        bench.store.set(keys().node("b"), Some(encode(&node(2))));
+    }
+    assert!(matches!(ending(bench.settle(&mut first.clone())), Ending::WentBack { .. }));
+    // It is from before the node has joined.
+    bench.store = Store::default();
     assert!(matches!(ending(bench.settle(&mut first)), Ending::WentBack { .. }));
 }
 
@@ -742,6 +813,27 @@ fn a_node_closes_its_relays_when_the_leadership_is_released() {
     bench.settle(&mut relay);
     let target = relay.relay_target();
     assert_eq!((target.epoch_min, target.leader), (2, None));
+}
+
+/// The next run has another secret.
+#[test]
+fn a_leader_is_reached_by_the_endpoint_of_its_own_run_and_by_nodes_that_relay() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let [mut relay, mut other] = [true, false].map(|relays| {
+        Machine::new(Settings {
+            node: Node { relays, ..node(2) },
+            ..settings(if relays { "b" } else { "c" }, 2)
+        })
+    });
+    for (machine, relays) in [(&mut relay, true), (&mut other, false)] {
+        bench.settle(machine);
+        assert_eq!(machine.relay_target().leader.is_some(), relays);
+    }
+    bench.store.set(keys().node("a"), Some(encode(&node(3))));
+    bench.pass(timing().poll_period());
+    bench.settle(&mut relay);
+    assert_eq!((relay.relay_target().epoch_min, relay.relay_target().leader), (1, None));
 }
 
 #[test]
