@@ -34,6 +34,20 @@ fn changes_create_and_replace_the_file_and_keep_its_mode() {
 }
 
 #[test]
+fn a_change_that_fails_leaves_the_file_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens.toml");
+    add(&path, 1).unwrap();
+    let before = fs::read_to_string(&path).unwrap();
+    let failed = update_tokens(&path, |tokens| -> Result<(), Box<dyn Error>> {
+        tokens.remove("t1", None)?;
+        Err("too late".into())
+    });
+    assert!(failed.is_err());
+    assert_eq!(fs::read_to_string(&path).unwrap(), before);
+}
+
+#[test]
 fn the_owner_of_a_file_stays_its_owner() {
     let directory = tempfile::tempdir().unwrap();
     let [path, lock] = ["tokens.toml", "tokens.toml.lock"].map(|name| directory.path().join(name));

@@ -38,6 +38,12 @@ fn rights_hold_for_names_that_begin_with_the_prefix_and_for_nothing_else() {
         assert!(of_both.permit(Acquire, Target::Name(namespace, b"web/1")));
         assert!(!of_both.permit(Acquire, Target::Name(namespace, b"web")));
     }
+    let of_sets = rights("acquire sysv");
+    for (target, expected) in
+        [(Target::Sets, true), (Target::Anywhere, true), (Target::Name(Counters, b"x"), false)]
+    {
+        assert_eq!(of_sets.permit(Acquire, target), expected, "{target:?}");
+    }
     assert!(Rights::ALL.permit(Administer, Target::Server));
     assert!(!Rights::NONE.permit(Read, Target::Anywhere));
 }
@@ -57,6 +63,30 @@ fn rights_are_shown_as_they_are_written() {
     assert_eq!(rights("all"), Rights::ALL);
     for text in ["", "write", "read,", "Read", "read sysv:1", "read queue", "read,none"] {
         assert!(text.parse::<Rights>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn rights_include_others_if_all_areas_of_these_are_within_their_own() {
+    for (one, other, expected) in [
+        ("read,acquire", "read", true),
+        ("read", "read,acquire", false),
+        ("all", "read,acquire limit:web/ sysv", true),
+        ("read limit", "read", false),
+        ("read limit sysv", "read counter semaphore sysv", true),
+        ("read counter:w", "read counter:web/ counter:w", true),
+        ("read counter:web/", "read counter:w", false),
+        ("read counter:web/", "read counter:web/ counter:db/", false),
+        ("read counter:web/ counter:db/", "read counter:db/ counter:web/", true),
+        ("read counter:web/", "read counter:web/ sysv", false),
+        ("read counter:web/", "read limit:web/", false),
+        ("read counter:web/ semaphore:w", "read limit:web/", true),
+        ("read limit:web/", "read semaphore:web/1", true),
+        ("read sysv", "none", true),
+        ("none", "none", true),
+        ("none", "read", false),
+    ] {
+        assert_eq!(rights(one).include(&rights(other)), expected, "{one} and {other}");
     }
 }
 

@@ -26,10 +26,58 @@ fn a_token_is_valid_until_it_expires_or_is_removed() {
     for name in ["", "a b", "ä", &"x".repeat(65)] {
         assert!(matches!(tokens.add(named(name)), Err(TokensError::Name(_))), "{name}");
     }
+    tokens.add(Entry::of(&stranger, "x".repeat(64), Rights::ALL, 1, None)).unwrap();
+    tokens.remove(&"x".repeat(64), None).unwrap();
     assert!(tokens.remove("web", Some(stranger.id())).is_err());
     tokens.remove("web", Some(token.id())).unwrap();
     assert_eq!(tokens.revalidate(&entry, 99), Verdict::Unknown);
     assert!(tokens.remove("web", None).is_err());
+}
+
+/// Its public id is in listings and logs.
+#[test]
+fn a_secret_of_another_token_with_the_same_id_is_unknown() {
+    let [original, stranger] = [7, 8].map(token);
+    let [shown, other] = [&original, &stranger].map(Token::reveal);
+    let forged = Token::parse([&shown[..20], &other[20..]].concat().as_bytes()).unwrap();
+    assert_eq!(forged.id(), original.id());
+    let of = |token| Entry::of(token, "web".to_owned(), Rights::ALL, 1, Some(100));
+    let mut tokens = Tokens::default();
+    tokens.add(of(&original)).unwrap();
+    for now_s in [99, 100] {
+        assert_eq!(tokens.verify(&forged, now_s), Verdict::Unknown, "{now_s}");
+        assert_eq!(tokens.revalidate(&of(&forged), now_s), Verdict::Unknown, "{now_s}");
+    }
+}
+
+#[test]
+fn a_rotation_takes_the_rights_of_the_newest_secret_and_leaves_other_tokens_alone() {
+    let [first, second, third, other] = [1, 2, 3, 4].map(token);
+    let table = |token: &Token, name: &str, rights: &str| {
+        let mut tokens = Tokens::default();
+        tokens.add(Entry::of(token, name.to_owned(), rights.parse().unwrap(), 1, Some(10))).unwrap();
+        tokens.to_string()
+    };
+    // Somebody has edited the rights of one.
+    let text = [
+        table(&first, "web", "read"),
+        table(&second, "web", "acquire").replace("expires_at = 10", "expires_at = 30"),
+        table(&other, "db", "all"),
+    ];
+    let mut tokens: Tokens = text.concat().parse().unwrap();
+    tokens.rotate("web", &third, 20, None, 25).unwrap();
+    let found: Vec<_> =
+        tokens.iter().map(|entry| (&*entry.name, entry.rights.to_string(), entry.expires_at_s)).collect();
+    assert_eq!(
+        found,
+        [
+            ("web", "acquire".to_owned(), Some(25)),
+            ("db", "read,acquire,administer".to_owned(), Some(10)),
+            ("web", "acquire".to_owned(), None)
+        ]
+    );
+    let three = [text[0].clone(), text[1].clone(), table(&third, "web", "read")].concat();
+    assert_eq!(three.parse::<Tokens>(), Err(TokensError::TooManySecrets("web".to_owned())));
 }
 
 #[test]
