@@ -233,3 +233,106 @@ pub(crate) fn refuses(waiters: usize, capacity: u32) -> Option<Obstacle> {
         ),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signalbox_model::{Generation, Milliseconds};
+
+    #[test]
+    fn a_waiting_request_needs_more_than_a_capacity_by_its_amount_or_its_slot() {
+        for (resources, slots, expected) in
+            [(2, vec![], false), (3, vec![], true), (1, vec![1], false), (1, vec![2], true)]
+        {
+            let (label, address) = ("", "");
+            let waiter = ListEntry {
+                grant: None,
+                session: 1,
+                since: None,
+                resources,
+                position: 1,
+                label,
+                address,
+                slots,
+            };
+            assert_eq!(needs_more(&waiter, 2), expected, "{waiter:?}");
+        }
+    }
+
+    fn present(name: &[u8], change: impl FnOnce(&mut Present<'_>)) -> Present<'_> {
+        let mut present = Present {
+            generation: Generation(7),
+            capacity: 4,
+            in_use: 0,
+            waiting: 0,
+            numbered: false,
+            removing: false,
+            configured: false,
+            paused: false,
+            name,
+            label: b"",
+            slots_out: &[],
+        };
+        change(&mut present);
+        present
+    }
+
+    /// What a step does, and why it is not taken.
+    fn told(steps: &[Step<'_>]) -> Vec<(&'static str, Option<&'static str>)> {
+        steps.iter().map(|step| (step.change(), step.obstacle().map(|obstacle| obstacle.code))).collect()
+    }
+
+    #[test]
+    fn each_name_has_the_step_that_makes_it_as_the_document_says() {
+        let to = Declaration { name: b"a", capacity: 4, numbered: false, label: b"" };
+        let (slots, less) = (Declaration { numbered: true, ..to }, Declaration { capacity: 3, ..to });
+        let labeled = Declaration { label: b"x", ..to };
+        // The declaration, what there is, the step and its obstacle, and the capacity if waiting requests may need more.
+        type Change = fn(&mut Present<'_>);
+        let cases: [(Declaration<'_>, Change, (&str, Option<&str>), Option<u32>); 10] = [
+            (to, |_| (), ("unchanged", None), None),
+            (to, |of| (of.in_use, of.waiting, of.paused) = (4, 1, true), ("unchanged", None), None),
+            (to, |of| of.removing = true, ("declare", None), None),
+            (labeled, |_| (), ("change", None), None),
+            (labeled, |of| of.configured = true, ("change", Some("configured")), None),
+            (slots, |_| (), ("change", None), None),
+            (slots, |of| of.in_use = 1, ("change", Some("in_use")), None),
+            (less, |of| of.in_use = 4, ("change", None), None),
+            (less, |of| of.waiting = 1, ("change", None), Some(3)),
+            (less, |of| (of.waiting, of.capacity) = (1, 3), ("unchanged", None), None),
+        ];
+        for (wanted, change, expected, lowered) in cases {
+            let steps = steps(&[wanted], [present(b"a", change)], None);
+            assert_eq!((told(&steps), steps[0].lowered()), (vec![expected], lowered), "{steps:?}");
+        }
+        assert_eq!(told(&steps(&[to], [], None)), [("declare", None)]);
+    }
+
+    #[test]
+    fn what_a_document_does_not_have_is_removed_only_if_it_is_told_to() {
+        let to = Declaration { name: b"b", capacity: 4, numbered: false, label: b"" };
+        let all = || {
+            [
+                present(b"c", |of| of.waiting = 1),
+                present(b"b", |_| ()),
+                present(b"a", |of| of.in_use = 1),
+                present(b"d", |of| of.configured = true),
+                present(b"e", |of| of.removing = true),
+                present(b"f", |_| ()),
+            ]
+        };
+        assert_eq!(told(&steps(&[to], all(), None)), [("unchanged", None)]);
+        for (how, obstacle) in
+            [(Removal::IfIdle, Some("in_use")), (Removal::Now { grace: Milliseconds(0) }, None)]
+        {
+            let steps = steps(&[to], all(), Some(how));
+            assert_eq!(
+                told(&steps),
+                [("unchanged", None), ("remove", obstacle), ("remove", obstacle), ("remove", None)]
+            );
+            assert_eq!(steps[1..].iter().map(Step::name).collect::<Vec<_>>(), [b"a", b"c", b"f"]);
+            let Some(Operation::Remove { expected, .. }) = steps[1].operation() else { panic!("{steps:?}") };
+            assert_eq!(expected, Some(Generation(7)), "not one that was declared again");
+        }
+    }
+}

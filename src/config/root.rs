@@ -502,3 +502,31 @@ impl fmt::Display for WorkerCount {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_that_clients_ask_for_are_brought_within_their_limits() {
+        let session = SessionConfig {
+            default_ttl_s: 5,
+            min_ttl_s: 2,
+            max_ttl_s: 9,
+            default_wait_s: 3,
+            max_wait_s: 7,
+            ..SessionConfig::default()
+        };
+        for (asked, ttl_ms, wait_ms) in [
+            (None, 5_000, 3_000),
+            (Some(0), 2_000, 0),
+            (Some(1_999), 2_000, 1_999),
+            (Some(4_001), 4_001, 4_001),
+            (Some(8_000), 8_000, 7_000),
+            (Some(u32::MAX), 9_000, 7_000),
+        ] {
+            let asked = asked.map(Milliseconds);
+            assert_eq!((session.ttl_ms(asked), session.wait_ms(asked)), (ttl_ms, wait_ms), "{asked:?}");
+        }
+    }
+}

@@ -141,6 +141,7 @@ impl Warned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signalbox_access::{Rights, Token};
 
     fn token(begin_s: u64, end_s: u64) -> Expiration {
         Expiration { subject: Subject::Token("web".to_owned()), begin_s, end_s }
@@ -176,6 +177,46 @@ mod tests {
             }
             assert_eq!(days, expected, "{life_days}");
         }
+    }
+
+    #[test]
+    fn a_token_ends_with_the_later_one_of_its_secrets() {
+        let [first, second] = [1, 2].map(|byte| {
+            let token = Token::random(|bytes| {
+                bytes.fill(byte);
+                Ok::<_, ()>(())
+            });
+            token.unwrap()
+        });
+        // When the first secret ends, when the second one does, and when the token does.
+        for (one, other, expected) in [
+            (Some(50), Some(300), &[300][..]),
+            (Some(300), Some(60), &[100]),
+            (None, Some(60), &[100]),
+            (Some(300), None, &[]),
+        ] {
+            let mut tokens = Tokens::default();
+            tokens.add(Entry::of(&first, "web".to_owned(), Rights::ALL, 1, one)).unwrap();
+            tokens.rotate("web", &second, 10, other, 100).unwrap();
+            let ends: Vec<_> = Expiration::of_tokens(&tokens).into_iter().map(|of| of.end_s).collect();
+            assert_eq!(ends, expected, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn the_certificates_of_a_node_are_in_three_files() {
+        let file = |name: &str| Some(PathBuf::from(name));
+        let mut config = ClusterConfig {
+            etcd_ca: file("/a"),
+            etcd_cert: file("/b"),
+            relay_ca: file("/c"),
+            ..ClusterConfig::default()
+        };
+        assert_eq!(cluster_files(&config).count(), 0, "it is no node");
+        config.etcd = vec!["https://etcd:2379".to_owned()];
+        let found: Vec<_> = cluster_files(&config).collect();
+        let expected = [("cluster.etcd_ca", "/a"), ("cluster.etcd_cert", "/b"), ("cluster.relay_ca", "/c")];
+        assert_eq!(found, expected.map(|(key, file)| (key, Path::new(file))));
     }
 
     #[test]

@@ -283,7 +283,25 @@ impl Drop for InUse {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client_address::ClientAddress;
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn after_ten_wrong_tokens_each_further_one_ends_a_connection_until_the_client_is_quiet() {
+        let access = Access::of(&Config::default(), Clock::system());
+        let fail = |ip: [u8; 4]| {
+            let client =
+                Client { address: ClientAddress::of_peer((ip, 1).into()), certificate: Arc::default() };
+            access.note_failure(&client, "Hello", TokenRefusal::Unknown)
+        };
+        let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+        for _ in 0..2 {
+            assert!((0..10).all(|_| !fail(one)));
+            assert!(fail(one) && fail(one) && !fail(other), "each client has only so many");
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        assert_eq!((access.failed_authentications.value(), access.refused.value()), (26, 26));
+    }
 
     #[test]
     fn a_secret_is_in_use_while_a_connection_is_open_that_has_shown_it() {

@@ -248,6 +248,75 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_known_by_the_name_that_a_rule_is_about() {
+        let policy = policy(|config| {
+            config.access.certificates =
+                ["dns:w acquire", "* read"].map(|rule| rule.parse().unwrap()).to_vec();
+        });
+        let identity = |names: &[&str]| {
+            let permissions = policy.permissions_of(&client("192.0.2.1", names));
+            permissions.identity().map(ToString::to_string)
+        };
+        assert_eq!(identity(&["uri:a", "dns:w"]).as_deref(), Some("certificate:dns:w"));
+        assert_eq!(identity(&["cn:a\nb", "uri:c"]).as_deref(), Some("certificate:cn:a\\nb"), "on one line");
+        assert_eq!(identity(&[]), None);
+    }
+
+    #[test]
+    fn an_address_that_nobody_vouches_for_and_one_in_another_form() {
+        let policy = policy(|config| {
+            config.access.anonymous = Some("none".parse().unwrap());
+            config.access.networks = vec!["10.0.0.0/8 all".parse().unwrap()];
+            config.admin_from = vec!["::ffff:192.0.2.9".parse().unwrap()];
+        });
+        let [stated, relay] = ["10.1.2.3:1", "192.0.2.1:1"].map(|address| address.parse().unwrap());
+        for (over, expected) in [(RelayedOver::Trusted, true), (RelayedOver::Untrusted, false)] {
+            let address = ClientAddress::relayed(stated, relay, over);
+            let client = Client { address, certificate: Arc::default() };
+            assert_eq!(rights(&policy.permissions_of(&client)), [expected; 3], "{over:?}");
+        }
+        for (ip, expected) in [("192.0.2.9", true), ("::ffff:192.0.2.9", true), ("192.0.2.8", false)] {
+            assert_eq!(rights(&policy.permissions_of(&client(ip, &[]))), [expected; 3], "{ip}");
+        }
+    }
+
+    #[test]
+    fn a_token_crosses_a_network_over_tls_alone_unless_that_is_allowed() {
+        let tokens = |over_plain| {
+            policy(|config| {
+                config.access.tokens = Some("/tokens.toml".into());
+                config.access.tokens_over_plain = over_plain;
+            })
+        };
+        let unknown = Token::random(|bytes| {
+            bytes.fill(7);
+            Ok::<_, ()>(())
+        });
+        let unknown = unknown.unwrap();
+        for (ip, is_encrypted, over_plain, expected) in [
+            ("192.0.2.7", true, false, true),
+            ("192.0.2.7", false, true, true),
+            ("192.0.2.7", false, false, false),
+            ("127.0.0.1", false, false, true),
+        ] {
+            let (policy, client) = (tokens(over_plain), client(ip, &[]));
+            let refused =
+                |text: &[u8]| policy.authenticate(&client, is_encrypted, text, UnixSeconds(0)).err();
+            let [other, malformed] = match expected {
+                true => [TokenRefusal::Unknown, TokenRefusal::Malformed],
+                false => [TokenRefusal::OverPlain; 2],
+            };
+            assert_eq!(refused(unknown.reveal().as_bytes()), Some(other), "{ip} {is_encrypted} {over_plain}");
+            assert_eq!(refused(b"sbx_"), Some(malformed), "{ip} {is_encrypted} {over_plain}");
+        }
+        let none = policy(|_| ());
+        let refused = none.authenticate(&client("127.0.0.1", &[]), true, b"sbx_", UnixSeconds(0)).err();
+        assert_eq!(refused, Some(TokenRefusal::NoTokens));
+        let entry = Entry::of(&unknown, "web".to_owned(), Rights::ALL, 0, None);
+        assert_eq!(none.revalidate(&entry, UnixSeconds(0)).err(), Some(TokenRefusal::NoTokens));
+    }
+
+    #[test]
     fn a_rule_about_loopback_is_about_clients_on_the_machine_of_a_relay_too() {
         let policy = policy(|config| config.access.networks = vec!["127.0.0.0/8 acquire".parse().unwrap()]);
         let [local, relay] = ["127.0.0.1:1", "192.0.2.1:1"].map(|address| address.parse().unwrap());

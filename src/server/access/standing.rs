@@ -155,11 +155,13 @@ pub(in crate::server) struct TokenRefused {
 mod tests {
     use std::net::SocketAddr;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
+    use signalbox_access::{Token, Tokens};
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
@@ -171,6 +173,61 @@ mod tests {
             certificate: Arc::default(),
         };
         Standing::of(&access, &client).is_kept_directly(&access, &client, is_encrypted)
+    }
+
+    /// The rights of a client before it shows its token, those of the token, whether some plain requests are refused before, with
+    /// the token, and when it has expired, and whether it loses rights then.
+    #[test]
+    fn plain_requests_are_refused_by_the_rights_of_now() {
+        for (anonymous, of_token, expected, loses) in [
+            ("read,acquire", "read", [false, true, false], false),
+            ("read,acquire", "all counter:web/", [false, true, false], true),
+            ("none", "read,acquire", [true, false, true], true),
+            ("all", "all", [false; 3], false),
+        ] {
+            let token = Token::random(|bytes| {
+                bytes.fill(7);
+                Ok::<_, ()>(())
+            });
+            let token = token.unwrap();
+            let mut tokens = Tokens::default();
+            let rights = of_token.parse().unwrap();
+            tokens.add(Entry::of(&token, "web".to_owned(), rights, 1, Some(100))).unwrap();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), tokens.to_string()).unwrap();
+            let mut config = Config::default();
+            config.access.anonymous = Some(anonymous.parse().unwrap());
+            config.access.tokens = Some(file.path().to_owned());
+            let now = Arc::new(AtomicU64::new(99));
+            let read = Arc::clone(&now);
+            let access =
+                Access::of(&config, Clock::from_fn(move || UnixSeconds(read.load(Ordering::Relaxed))));
+            access.load_tokens(&config.access).unwrap();
+
+            let address = ClientAddress::of_peer(([192, 0, 2, 7], 1).into());
+            let client = Client { address, certificate: Arc::default() };
+            let mut standing = Standing::of(&access, &client);
+            let mut found = vec![standing.restricts_plain()];
+            standing.authenticate(&access, &client, true, token.reveal().as_bytes()).unwrap();
+            found.push(standing.restricts_plain());
+            assert!(
+                !standing.is_stale(&access, UnixSeconds(99)) && standing.is_stale(&access, UnixSeconds(100))
+            );
+            assert!(!standing.refresh(&access, &client, true), "it has not expired");
+            now.store(100, Ordering::Relaxed);
+            let has_lost = standing.refresh(&access, &client, true);
+            assert_eq!(has_lost, loses, "{anonymous} {of_token}");
+            assert_eq!(standing.refusal(), Refusal::Token(TokenRefusal::Expired));
+            found.push(standing.restricts_plain());
+            assert_eq!(found, expected, "{anonymous} {of_token}");
+            now.store(200, Ordering::Relaxed);
+            assert_eq!(access.uses.last(token.id()), Some(UnixSeconds(100)), "no connection uses it");
+
+            // Without a file, none is left.
+            config.access.tokens = None;
+            access.load_tokens(&config.access).unwrap();
+            assert_eq!(access.tokens().iter().count(), 0);
+        }
     }
 
     #[test]

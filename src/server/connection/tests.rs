@@ -15,7 +15,7 @@ use super::*;
 use crate::config::Config;
 use signalbox_core::{Answer, Call, Claim, Kind, NameHasher, Opened, Outcome, Queueing, Token, Want};
 use signalbox_model::{Namespace, RequestId, RequestIds, Scope, SessionKey};
-use signalbox_protocol::{Extended, Opaque, Opcode, Request};
+use signalbox_protocol::{Credentials, Extended, Features, Opaque, Opcode, Request};
 
 fn connection<'a>(
     server: &'a Server,
@@ -143,28 +143,34 @@ async fn a_connection_that_attaches_to_a_session_with_many_names_yields_to_other
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_without_the_right_is_slowed_down() {
+async fn a_client_without_the_right_or_with_a_wrong_token_is_slowed_down() {
     let mut config = Config::default();
     config.access.networks = vec!["127.0.0.0/8 none".parse().unwrap()];
-    let server = Server::new(&config, Clock::system(), NameHasher::new());
-    let mut session = server.core.open_session();
-    let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
-    let mut connection = connection(&server, &session, stream);
-    let mut turns_and_commands = || {
-        for _ in 0..3 {
-            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
-        }
-        server.port(Namespace::Counters).metrics.traffic.commands(Opcode::Get)
-    };
-    let mut request = Vec::new();
-    Request::Get { name: b"name" }.compose(Opaque([1; 4]), &mut request);
-    peer.write_all(&request).await.unwrap();
-    assert_eq!(turns_and_commands(), 1);
-    peer.write_all(&request).await.unwrap();
-    assert_eq!(turns_and_commands(), 1, "it is not read");
-    tokio::time::advance(Duration::from_millis(2)).await;
-    assert_eq!(turns_and_commands(), 2);
+    let (mut get, mut keep_alive, mut hello) = (Vec::new(), Vec::new(), Vec::new());
+    Request::Get { name: b"name" }.compose(Opaque([1; 4]), &mut get);
+    Extended::KeepAlive.compose(Opaque([1; 4]), &mut keep_alive);
+    let (credentials, features) = (Credentials(b"sbx_"), Features::default());
+    Extended::Hello { version: 1, label: b"", credentials, features }.compose(Opaque([1; 4]), &mut hello);
+    for request in [get, keep_alive, hello] {
+        let server = Server::new(&config, Clock::system(), NameHasher::new());
+        let mut session = server.core.open_session();
+        let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+        let mut connection = connection(&server, &session, stream);
+        let mut turns_and_commands = || {
+            for _ in 0..3 {
+                let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+                assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection continues");
+            }
+            let metrics = &server.port(Namespace::Counters).metrics;
+            metrics.traffic.commands(Opcode::Get) + metrics.extended_commands.value()
+        };
+        peer.write_all(&request).await.unwrap();
+        assert_eq!(turns_and_commands(), 1);
+        peer.write_all(&request).await.unwrap();
+        assert_eq!(turns_and_commands(), 1, "it is not read");
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!(turns_and_commands(), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,3 +100,155 @@ fn missing_for<'a>(standing: &Standing, claim: &Claim<'a>) -> Option<Needed<'a>>
     let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
     if Namespace::one_or_all(claim.namespace).any(may) { None } else { Some(of_claim(claim)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::super::access::Access;
+    use super::super::super::client_address::{Client, ClientAddress};
+    use super::super::super::clock::Clock;
+    use super::*;
+    use crate::config::Config;
+    use signalbox_model::sysv::{Caller, ProcessId, SetCommand, SetId};
+    use signalbox_model::{GrantId, Idle, Milliseconds, RequestIds, SessionId, SessionKey};
+    use signalbox_protocol::{Claims, Opaque, Operations, Queueing, Wait, WaitingRequest};
+
+    /// A client with these rights.
+    fn standing(rights: &str) -> Standing {
+        let mut config = Config::default();
+        config.access.anonymous = Some(rights.parse().unwrap());
+        let address = ClientAddress::of_peer(([192, 0, 2, 7], 1).into());
+        let client = Client { address, certificate: Arc::default() };
+        Standing::of(&Access::of(&config, Clock::system()), &client)
+    }
+
+    const QUEUEING: Queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
+
+    #[test]
+    fn a_client_that_is_limited_to_names_asks_for_these_and_for_nothing_that_shows_others() {
+        let (own, other) = (&b"web/1"[..], &b"web"[..]);
+        let namespace = Namespace::Semaphores;
+        let key = SessionKey([0; 16]);
+        let claim = |name| Claim { namespace: Some(namespace), name, resources: 1, maximum: 1, slot: None };
+        let grant = |name| Extended::AcquireGrant {
+            ids: RequestIds::FIRST,
+            claim: claim(name),
+            queueing: QUEUEING,
+            place: None,
+            is_shared: false,
+        };
+        let all = |names: [&'static [u8]; 2]| Extended::AcquireAll {
+            ids: RequestIds::FIRST,
+            queueing: QUEUEING,
+            claims: Claims::new(&names.map(claim)).unwrap(),
+            place: None,
+        };
+        let wait =
+            |name| Extended::AwaitIdle { wait: Wait::NotAtAll, until: Idle::Level(0), namespace, name };
+        let watch = |scope| Extended::Watch { namespace, scope };
+        // The right that a request needs; empty: none. And whether a client has it on its names.
+        for (request, right, is_permitted) in [
+            (Extended::OpenSession { ttl: None, label: b"", key: None }, "acquire", true),
+            (Extended::AttachSession { session: 1, key, repetitions: 0 }, "acquire", true),
+            (Extended::KeepAlive, "acquire", true),
+            (Extended::Where, "acquire", true),
+            (grant(own), "acquire", true),
+            (grant(other), "acquire", false),
+            (all([own, b"web/2"]), "acquire", true),
+            (all([own, other]), "acquire", false),
+            (all([other, own]), "acquire", false),
+            (Extended::VerifyGrant { grant: GrantId(1) }, "read", true),
+            (Extended::MayAdminister { namespace, name: own }, "administer", true),
+            (Extended::MayAdminister { namespace, name: other }, "administer", false),
+            (Extended::Inspect { namespace: Some(namespace), name: own }, "read", true),
+            (Extended::Inspect { namespace: Some(namespace), name: other }, "read", false),
+            (Extended::Holders { namespace, name: own }, "read", true),
+            (Extended::Holders { namespace, name: other }, "read", false),
+            (Extended::Waiters { namespace, name: own }, "read", true),
+            (Extended::Waiters { namespace, name: other }, "read", false),
+            (wait(own), "read", true),
+            (wait(other), "read", false),
+            (watch(Scope::Name(own)), "read", true),
+            (watch(Scope::Name(other)), "read", false),
+            (watch(Scope::Prefix(b"web/")), "read", true),
+            (watch(Scope::Prefix(other)), "read", false),
+            (Extended::List { prefix: b"web/" }, "read", true),
+            (Extended::List { prefix: b"" }, "read", false),
+            (Extended::Sessions, "read", false),
+            (Extended::Held { sessions: vec![SessionId::new(1)] }, "read", false),
+            (Extended::Export, "administer", false),
+            (Extended::CloseSession, "", true),
+            (Extended::ReleaseGrant { ids: RequestIds::FIRST, grant: GrantId(1), is_done: false }, "", true),
+            (Extended::Cancel(WaitingRequest::Opaque(Opaque([0; 4]))), "", true),
+            (Extended::Unwatch { watch: Opaque([0; 4]) }, "", true),
+        ] {
+            for of_client in ["read", "acquire", "administer"] {
+                let missing = missing(&standing(&format!("{of_client} limit:web/")), &request);
+                let expected = is_permitted && (right.is_empty() || right == of_client);
+                assert_eq!(missing.is_none(), expected, "{request:?} with {of_client}: {missing:?}");
+                let missing = super::missing(&standing(of_client), &request);
+                assert_eq!(
+                    missing.is_none(),
+                    right.is_empty() || right == of_client,
+                    "{request:?}: {missing:?}"
+                );
+            }
+        }
+        for (request, right, is_permitted) in [
+            (Request::Noop, "", true),
+            (Request::Release { name: other, resources: 1 }, "", true),
+            (Request::Get { name: own }, "read", true),
+            (Request::Get { name: other }, "read", false),
+            (Request::Acquire { name: own, resources: 1, maximum: 1 }, "acquire", true),
+            (Request::Acquire { name: other, resources: 1, maximum: 1 }, "acquire", false),
+            (Request::Stats, "read", false),
+            (Request::Dump, "read", false),
+        ] {
+            for of_client in ["read", "acquire"] {
+                let may = |rights: &str| {
+                    let standing = standing(rights);
+                    needed_for_plain(&request, namespace)
+                        .is_none_or(|(right, target)| standing.may(right, target))
+                };
+                let has_right = right.is_empty() || right == of_client;
+                assert_eq!(may(&format!("{of_client} limit:web/")), has_right && is_permitted, "{request:?}");
+                assert_eq!(may(of_client), has_right, "{request:?} with {of_client}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_on_semaphore_sets_need_a_right_on_them() {
+        let (ids, caller, set) = (RequestIds::FIRST, Caller { uid: 1, gid: 1 }, SetId(1));
+        let command = |command| SysvRequest::SemCtl { ids, caller, set, command };
+        let open = SysvRequest::OpenProcess { ttl: None, pid: 1, caller, groups: Vec::new(), label: b"" };
+        for (request, right) in [
+            (open, "acquire"),
+            (SysvRequest::AttachProcess { process: ProcessId(1), key: SessionKey([0; 16]) }, "acquire"),
+            (SysvRequest::KeepProcess { grace: Milliseconds(1) }, ""),
+            (SysvRequest::SemGet { ids, caller, key: 1, count: 1, flags: 0 }, "acquire"),
+            (
+                SysvRequest::SemOp { ids, caller, set, wait_ms: 0, operations: Operations::default() },
+                "acquire",
+            ),
+            (command(SetCommand::Remove), "acquire"),
+            (command(SetCommand::SetValue(0, 1)), "acquire"),
+            (command(SetCommand::SetAll(Box::new([1]))), "acquire"),
+            (command(SetCommand::GetValue(0)), "read"),
+            (command(SetCommand::Stat), "read"),
+            (SysvRequest::ListSets, "read"),
+            (SysvRequest::ListUsers { set }, "read"),
+        ] {
+            for of_client in ["read", "acquire", "administer"] {
+                for (area, is_of_sets) in [(" sysv", true), ("", true), (" limit", false)] {
+                    let standing = standing(&format!("{of_client}{area}"));
+                    let needed = needed_for_sysv(&request);
+                    let may = needed.is_none_or(|(right, target)| standing.may(right, target));
+                    let expected = right.is_empty() || right == of_client && is_of_sets;
+                    assert_eq!(may, expected, "{request:?} with {of_client}{area}");
+                }
+            }
+        }
+    }
+}

@@ -270,3 +270,43 @@ where
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+    use tokio::time::Instant;
+
+    use super::super::super::clock::Clock;
+    use super::*;
+    use signalbox_core::NameHasher;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_request_slows_its_client_down() {
+        let mut config = Config::default();
+        config.access.networks = vec!["127.0.0.0/8 none".parse().unwrap()];
+        let server = Server::new(&config, Clock::system(), NameHasher::new());
+        for (head, status, is_slowed) in [
+            ("GET /healthz", "200", false),
+            ("GET /nothing", "404", false),
+            ("GET /api/v1/status", "403", true),
+            ("GET /metrics", "403", true),
+            ("POST /api/v1/pause", "401", true),
+        ] {
+            let shared = Arc::new(Shared::of_test(&config));
+            shared.set_stage(Stage::Serving(Arc::clone(&server)));
+            let (peer, (mut near, far)) = (Peer::of_test(), duplex(64 * 1024));
+            let (connection, _open) = OpenConnection::begin(&Connections::new(shared), peer.client.address);
+            let connection = Arc::new(connection);
+            let request = format!(
+                "{head} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+            );
+            near.write_all(request.as_bytes()).await.unwrap();
+            let (begun, mut answer) = (Instant::now(), String::new());
+            let (served, _) =
+                tokio::join!(serve_requests(&connection, far, peer), near.read_to_string(&mut answer));
+            served.unwrap();
+            assert_eq!(&answer[9..12], status, "{head}");
+            assert_eq!(!begun.elapsed().is_zero(), is_slowed, "{head}");
+        }
+    }
+}

@@ -512,6 +512,47 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_page_of_this_server_has_its_host_its_port_and_tls_if_the_request_has() {
+        for (origin, host, is_encrypted, expected) in [
+            ("http://a", "a", false, true),
+            ("http://a:80", "a", false, true),
+            ("http://A:8080", "a:8080", false, true),
+            ("https://a", "a", false, true),
+            ("https://a", "a", true, true),
+            ("https://a:443", "a", true, true),
+            ("https://a", "a:443", true, true),
+            ("https://a:8443", "a:8443", true, true),
+            ("http://a", "a", true, false),
+            ("https://a", "a:80", false, false),
+            ("https://a:80", "a", false, false),
+            ("http://a:81", "a", false, false),
+            ("http://b", "a", false, false),
+            ("ftp://a", "a", false, false),
+        ] {
+            let is_ours = is_origin_of(origin, &Authority::from_str(host).unwrap(), is_encrypted);
+            assert_eq!(is_ours, expected, "{origin} {host} {is_encrypted}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_loopback_the_address_that_was_connected_to_or_any_of_those_configured() {
+        let names = ["box.example.org", "other.example.org"].map(str::to_owned);
+        for (host, expected) in [
+            ("192.0.2.1", true),
+            ("[::ffff:192.0.2.1]:80", true),
+            ("192.0.2.2", false),
+            ("127.0.0.2:1", true),
+            ("localhost.:80", true),
+            ("BOX.example.org", true),
+            ("other.example.org.", true),
+            ("another.example.org", false),
+        ] {
+            let known = is_known(&Authority::from_str(host).unwrap(), IpAddr::from([192, 0, 2, 1]), &names);
+            assert_eq!(known, expected, "{host}");
+        }
+    }
+
+    #[test]
     fn the_description_has_every_path_and_method_and_no_other() {
         let description: Value = serde_json::from_str(page::OPENAPI.content).unwrap();
         let paths = description["paths"].as_object().unwrap();

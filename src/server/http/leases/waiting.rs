@@ -133,3 +133,44 @@ impl Drop for Parked<'_> {
         self.1.count_busy(false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::super::histories::{connect, post, start};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_for_a_third_of_the_shortest_time_to_live_and_25_s_at_most() {
+        let (_server, connections) = start(1);
+        let ask = async |path: &str, body: Value| {
+            let (mut connection, mut answer) = (connect(&connections), String::new());
+            let begun = Instant::now();
+            connection.write_all(&post(path, body.to_string().as_bytes())).await.unwrap();
+            connection.read_to_string(&mut answer).await.unwrap();
+            (answer[9..12].to_owned(), begun.elapsed())
+        };
+        let key = |number: u8| format!("{number:032}");
+        let acquire = |number, name: &str, ttl_ms: u32| {
+            json!({"key": key(number), "claims": [{"name": name, "maximum": 1}], "ttl_ms": ttl_ms,
+                   "wait_ms": 3_600_000, "poll_ms": 60_000})
+        };
+        let hour = 3_600_000;
+        assert_eq!(ask("lease/acquire", acquire(1, "a", hour)).await, ("200".to_owned(), Duration::ZERO));
+        assert_eq!(ask("lease/acquire", acquire(2, "b", 3_000)).await, ("200".to_owned(), Duration::ZERO));
+        for keys in [[1, 2], [2, 1]] {
+            let body = json!({"keys": keys.map(key), "poll_ms": 60_000});
+            assert_eq!(
+                ask("lease/renew", body).await,
+                ("200".to_owned(), Duration::from_secs(1)),
+                "{keys:?}"
+            );
+        }
+        let renewed = ask("lease/renew", json!({"keys": [key(1)], "poll_ms": 60_000})).await;
+        assert_eq!(renewed, ("200".to_owned(), Duration::from_secs(25)));
+        let queued = ask("lease/acquire", acquire(3, "a", hour)).await;
+        assert_eq!(queued, ("202".to_owned(), Duration::from_secs(25)));
+    }
+}
