@@ -90,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a step of answering satisfied requests. Returns whether there are more.
+    /// Runs a step that answers satisfied requests. Returns whether there are more.
     pub(super) fn answer_satisfied(&mut self) -> bool {
         for _ in 0..STEP_GRANTS {
             let Some((request, in_use)) = self.idle_waiters.pop_satisfied() else { return false };
@@ -128,7 +128,7 @@ impl Ledger {
         self.end_idle_wait((connection, token), Err(Refusal::Canceled))
     }
 
-    /// Takes a step of dropping the requests of a connection that has ended. Returns whether there may be more.
+    /// Runs a step that drops the requests of a connection that has ended. Returns whether there may be more.
     pub(super) fn drop_idle_waits_of(&mut self, connection: ConnectionId) -> bool {
         for _ in 0..STEP_GRANTS {
             let Some(request) = self.idle_waiters.first_of(connection) else { return false };
@@ -139,7 +139,7 @@ impl Ledger {
         true
     }
 
-    /// Takes a step of answering requests whose wait has timed out.
+    /// Runs a step that answers requests whose wait has timed out.
     pub(super) fn time_out_idle_waits(&mut self, now: MonotonicMs) {
         // A satisfied request that is not answered yet has not timed out.
         if self.idle_waiters.has_satisfied() {
@@ -152,8 +152,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a step of answering requests that still wait when the server shuts down. Returns whether there may be
-    /// more.
+    /// Runs a step that answers requests that still wait when the server shuts down. Returns whether there may be more.
     pub(super) fn shut_down_idle_waits(&mut self) -> bool {
         if self.answer_satisfied() {
             return true;

@@ -120,8 +120,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks that a name has a declaration exactly while the lifecycle of its object says so, and that its object is
-    /// as declared once that is committed.
+    /// Checks that the names with a declaration are those whose objects have the lifecycle of a declared semaphore, and
+    /// that each object is as declared, unless a change of its declaration is not committed yet.
     fn check_declarations(&self, registry: &Registry) -> Result<(), String> {
         for (object, declaration) in self.declarations.iter() {
             let name = object.name().escape_ascii();

@@ -62,7 +62,7 @@ impl Core {
         self.ledger().acting_lease(connection).ok()
     }
 
-    /// Takes a step of checking the names that the leased session of a connection holds or waits for, starting with the
+    /// Runs a step that checks the names that the leased session of a connection holds or waits for, starting with the
     /// first grant after `after`. `passes` returns whether a name passes.
     pub fn check_names(
         &self,
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
+    /// Runs a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
     /// whether there is more to do.
     pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
@@ -214,7 +214,7 @@ impl Ledger {
     }
 
     /// If the opening of a session is not stored yet, this request gets the answer, and the earlier one is canceled. Returns
-    /// whether that is the case.
+    /// whether it was not stored yet.
     pub(super) fn redirect_opening(
         &mut self,
         (connection, token): (ConnectionId, Token),
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, which counts against the shares of the connection's client from now
-    /// on. Neither may be attached elsewhere.
+    /// on. Both must be detached.
     fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
         self.sessions.attach(connection, session);
         let client = self.sessions.owner_of(connection);

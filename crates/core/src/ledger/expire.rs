@@ -9,11 +9,11 @@ use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{EventKind, GrantId, Notice, Refusal, SessionId};
 
 impl Core {
-    /// Takes a step of what is due: waits, leases and grace periods that are over. Returns whether there is more to do at
-    /// once. To be called whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
+    /// Runs a step that ends what is due: waits, leases and grace periods. Returns whether there is more to do at once.
+    /// The server calls this whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
     /// counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
-        // Not `||`: both take a step.
+        // Not `||`: both run a step.
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
@@ -40,7 +40,7 @@ impl Core {
 }
 
 impl Ledger {
-    /// Takes a step of what is due. Returns whether there is more to do at once.
+    /// Runs a step that ends what is due. Returns whether there is more to do at once.
     pub(super) fn expire(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         self.sessions.tick(now);
         self.expire_window(now);
@@ -86,7 +86,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a step of the end of a session that expired or was revoked. Returns whether there is more to do.
+    /// Runs a step of the end of a session that expired or was revoked. Returns whether there is more to do.
     fn end_due_session(&mut self, session: SessionId, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         let state = self.sessions.existing(session);
         let is_revoked = state.revoked().is_some_and(|at| at <= now);

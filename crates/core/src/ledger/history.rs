@@ -1,7 +1,7 @@
 //! The history of grants: an entry when a grant is made, and one when it ends. They wait in memory until the server takes them.
 //!
-//! A durable grant is recorded when it is committed, so that the history has no grant that a crash takes back. For the same
-//! reason, one that ended before has no entry.
+//! A durable grant is recorded when it is committed, so a crash never undoes a recorded grant. A grant that
+//! ends before it is committed therefore has no entry.
 
 use std::task::Waker;
 
@@ -21,7 +21,7 @@ impl Core {
 
     /// Replaces the contents of `entries` with all pending entries, which [`HistoryEntries`](crate::HistoryEntries)
     /// reads; the memory of `entries` is used for later ones. Returns the number of entries that were dropped since the
-    /// start; the last of them came after these.
+    /// start; those that were dropped since the previous call are newer than the returned ones.
     pub fn take_history(&self, entries: &mut Vec<u8>) -> u64 {
         entries.clear();
         let ledger = &mut *self.ledger();
@@ -33,7 +33,7 @@ impl Core {
 }
 
 impl Ledger {
-    /// The present time; without a history in whole seconds.
+    /// The present time, in whole seconds if there is no history.
     pub(super) fn now_ms(&self, context: LedgerContext<'_>) -> UnixMilliseconds {
         self.history.as_ref().map_or_else(|| context.now.into(), History::now_ms)
     }

@@ -253,5 +253,6 @@ impl IdleWaiters {
     }
 }
 
-/// The size of a waiting request with its entries in the tables, in bytes, rounded up. The name exists without it.
+/// The size of a waiting request with its entries in the tables, in bytes, rounded up. The name is not
+/// included, because the request does not create it.
 pub(super) const IDLE_WAITER_BYTES: usize = 512;

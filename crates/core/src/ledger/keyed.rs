@@ -1,9 +1,9 @@
 //! Keyed leases, for clients that keep no connection (`docs/http.md`, "Leases"): a leased session with one grant, which is
 //! found by its key alone. In everything else it is like any other leased session.
 //!
-//! The key of the session is a keyed hash of the client's key, so it names no session of another client, and no other client
-//! can attach to it. The id of its only request is a keyed hash of what was requested: another request with the same key has
-//! another id, also after a restart, since the grant's record has the id.
+//! The key of the session is a keyed hash of the client's key, so a client cannot choose the key of another client's session,
+//! and no other client can attach to this one. The id of its only request is a keyed hash of what was requested: another
+//! request with the same key has another id, also after a restart, since the grant's record has the id.
 //!
 //! Invariants: a keyed lease is stored together with its grant, or when its request begins to wait, so a request that is
 //! refused at once stores nothing; its lease is renewed when a request arrives, and never when one is answered.
@@ -113,8 +113,8 @@ pub struct KeyedCounts {
 }
 
 impl Core {
-    /// Sets the key of keyed hashes, unless there is one. To be called before the first request for a keyed lease, by a server
-    /// without a store: a store has the key.
+    /// Sets the key of keyed hashes, unless there is one. A server without a store calls this before the first request for a
+    /// keyed lease; a store has the key.
     pub fn set_place_key(&self, key: PlaceKey) {
         self.ledger().places.set_key_once(key);
     }
@@ -171,9 +171,9 @@ impl Core {
                 return Ok(());
             }
         };
-        // The client repeats the request at its place after a restart, and also when the store works again.
-        let is_repeated = refusal == Refusal::ShuttingDown || ledger.keyed_request(session).is_none();
-        if !is_repeated || !ledger.sessions.existing(session).is_stored() {
+        // After a restart, and when the store works again, the client repeats the request with its place.
+        let will_be_repeated = refusal == Refusal::ShuttingDown || ledger.keyed_request(session).is_none();
+        if !will_be_repeated || !ledger.sessions.existing(session).is_stored() {
             ledger.end_keyed(session, now.monotonic, context);
         }
         Err(refusal.into())

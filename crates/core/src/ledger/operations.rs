@@ -1,6 +1,7 @@
-//! The operations of administrators, which [`Core::execute`] dispatches, and two of their rules. Revocation: an
-//! administrator ends a grant, a session or all leased sessions of a client, at once or after a grace period. Eviction:
-//! the holders of a semaphore that is removed at once are informed, and lose it after a grace period.
+//! The operations of administrators, which [`Core::execute`] dispatches, with the steps of the two that may take long.
+//! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
+//! period. Eviction: the holders of a semaphore that is removed without waiting for them are informed, and lose it after
+//! a grace period.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -62,7 +63,7 @@ impl Core {
                 let clients = ClientSelector::Addresses(addresses);
                 self.ledger().revoke_clients(call, clients, monotonic.after(grace.0))
             }
-            // No client has an identity that is not text.
+            // Identities are UTF-8, so other bytes select no client.
             Operation::Revoke { what: Revocation::Identity(identity), grace } => {
                 let clients = ClientSelector::Identity(String::from_utf8_lossy(identity).into());
                 self.ledger().revoke_clients(call, clients, monotonic.after(grace.0))
@@ -201,7 +202,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a step of the revocations of clients. Returns whether there was one.
+    /// Runs a step of a revocation of clients. Returns whether there was one.
     fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
         let Some(Task::RevokeClients(mut task)) = self.backlog.pop(TaskKind::RevokeClients) else {
             return false;
@@ -258,9 +259,9 @@ impl Ledger {
 }
 
 impl Core {
-    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. A
-    /// connection that still holds by plain Acquires when the grace period is over is closed; `mailbox_of` returns its
-    /// mailbox. Returns whether there is more to do.
+    /// Runs a step of a revocation of clients or, if there is none, of an eviction. A connection that still holds the
+    /// semaphore by plain Acquires when the grace period is over is closed; `mailbox_of` returns its mailbox. Returns
+    /// whether there is more to do.
     pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
         let mut ledger = self.ledger();
         if ledger.revoke_some_clients(now.monotonic) {
@@ -280,7 +281,7 @@ impl Core {
 }
 
 impl Ledger {
-    /// Takes a step of the evictions. Grants are revoked. Connections that hold by plain Acquires are informed; those
+    /// Runs a step of an eviction. Grants are revoked. Connections that hold by plain Acquires are informed; those
     /// that still hold when the grace period is over are returned, because only their end takes the semaphore from
     /// them. `None`: there is nothing to do now.
     fn evict_some(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> Option<Vec<ConnectionId>> {

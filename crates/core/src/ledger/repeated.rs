@@ -36,7 +36,7 @@ impl Ledger {
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
             && self.place_proof(id, grant).is_some_and(|own| own == proof);
-        // A place belongs to one request, which waits once. If a semaphore was removed since, that has ended the wait.
+        // A place belongs to one waiter. The removal of a semaphore has ended the wait for it.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
         if place.is_some() {
@@ -87,8 +87,9 @@ impl Ledger {
         self.alarm.ring(Due::Now);
     }
 
-    /// The id of the grant of a waiter that has everything. See the top of `places`.
-    pub(super) fn grant_id(&mut self, place: GrantId) -> Result<GrantId, Refusal> {
+    /// Returns the id for the grant of a waiter that has everything: its place, or a new id if the place could be lower
+    /// than the id of an earlier grant (see the head of `places`).
+    pub(super) fn choose_grant_id(&mut self, place: GrantId) -> Result<GrantId, Refusal> {
         if !self.places.has_repeated() {
             return Ok(place);
         }
@@ -101,7 +102,7 @@ impl Ledger {
         if is_overtaken { self.next_id().map(GrantId) } else { Ok(place) }
     }
 
-    /// Gives a grant that has just been granted another id than its place.
+    /// Changes the id of a new grant from its place to this one.
     pub(super) fn renumber(&mut self, place: GrantId, id: GrantId) {
         self.grants.renumber(place, id);
         let grant = self.grants.existing(id);

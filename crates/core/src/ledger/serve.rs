@@ -1,5 +1,5 @@
 //! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn, and becomes a grant; when it
-//! ends, what it has taken is returned. The steps of the backlog, which serve queues, are here too.
+//! ends, what it has taken is released. The steps of the backlog, which serve queues, are here too.
 //!
 //! The end of a grant or a waiter is a step of an operation. The caller runs the backlog afterwards, so that the resources are
 //! granted to others.
@@ -49,7 +49,7 @@ impl Ledger {
             }
         }
         let session = self.grants.existing(id).session;
-        Some(match self.check_store_for(session).and_then(|()| self.grant_id(id)) {
+        Some(match self.check_store_for(session).and_then(|()| self.choose_grant_id(id)) {
             Ok(granted) => self.grant(id, granted, context),
             Err(refusal) => self.end_waiter(id, refusal, context),
         })
@@ -107,7 +107,7 @@ impl Ledger {
         } else {
             let is_shared = self.awaited_mut(id).is_shared;
             self.queues.add_waiter(namespace, &object, id, is_shared);
-            // It has returned to its place after a restart, and the work was done meanwhile.
+            // The work of a single flight may have been done before the waiter returned to its place after a restart.
             if self.queues.is_done(namespace, &object, id) {
                 self.backlog.push(Task::TellDone(NameRef::new(namespace, &object)));
             }
@@ -147,7 +147,7 @@ impl Ledger {
         } else if position == QueuePosition::Immediate {
             Granting::MustWait
         } else {
-            // Even the first in the queue waits for its slot, as others wait for their turn.
+            // The slot is not available, so the waiter waits as if others were ahead of it.
             object.grant(claim, context.interval, QueuePosition::Behind)
         };
         match granting {
@@ -344,8 +344,8 @@ impl Ledger {
         };
         let (claim, slot) = (*claim, *slot);
         let (session, request) = (grant.session, grant.request);
-        // An ending session would release a grant in one of its next steps. A waiter for a removed semaphore must not
-        // take from one that was declared since.
+        // A session that is ending would only release the grant again. A waiter for a removed semaphore must not take
+        // from one that was declared since.
         let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
         let done = self.queues.is_done(*namespace, object, id).then_some(Refusal::Done);
@@ -406,22 +406,22 @@ fn queue_position(
 }
 
 impl Ledger {
-    /// Refuses the request of a waiter, and returns what the waiter has taken.
+    /// Refuses the request of a waiter, and releases what the waiter has taken.
     pub(super) fn refuse_waiter(&mut self, id: GrantId, refusal: Refusal, context: LedgerContext<'_>) {
         let Grant { session, request, .. } = *self.grants.existing(id);
         let pending = self.end_waiter(id, refusal, context);
         self.send_reply(session, request, pending);
     }
 
-    /// Ends a waiter without a grant: what it has taken is returned. Returns the reply to its request, which is refused.
+    /// Ends a waiter without a grant, and releases what it has taken. Returns the reply to its request, which is refused.
     fn end_waiter(&mut self, id: GrantId, refusal: Refusal, context: LedgerContext<'_>) -> PendingReply {
         self.counts.told_done += u64::from(refusal == Refusal::Done);
         let grant = self.remove_grant(id);
         for part in grant.taken() {
-            self.return_part(id, part, context);
+            self.release_part(id, part, context);
             self.publish_part(id, grant.session, part, EventKind::Left);
         }
-        // It has an object only while it is in a queue; it may be refused before.
+        // The waiter is in a queue only if the name that it lacks has an object; it may be refused before.
         if let Some(part) = grant.awaited()
             && let Some((namespace, object)) = part.object()
         {
@@ -440,7 +440,7 @@ impl Ledger {
         PendingReply { reply: CachedReply::Done(Err(refusal)), received, to }
     }
 
-    /// Ends a held grant; `why` is the kind of the events.
+    /// Ends a held grant, and publishes an event of the kind `why` for each of its names.
     pub(super) fn end_grant(&mut self, id: GrantId, why: EventKind, context: LedgerContext<'_>) {
         let grant = self.remove_grant(id);
         self.record_end(id, &grant, why);
@@ -455,7 +455,7 @@ impl Ledger {
             self.journal.end_unit();
         }
         for part in grant.parts() {
-            self.return_part(id, part, context);
+            self.release_part(id, part, context);
             self.publish_part(id, grant.session, part, why);
         }
     }
@@ -474,10 +474,10 @@ impl Ledger {
         grant
     }
 
-    /// Returns what a grant has taken of one name.
-    fn return_part(&mut self, id: GrantId, part: &Part, context: LedgerContext<'_>) {
+    /// Releases what a grant has taken of one name.
+    fn release_part(&mut self, id: GrantId, part: &Part, context: LedgerContext<'_>) {
         let Some((namespace, object)) = part.object() else {
-            broken(format_args!("grant {id} has taken from objects only"))
+            broken(format_args!("each name that grant {id} has taken has an object"))
         };
         let has_slots_out = self.slots.free(object, id);
         let withheld = has_slots_out.then(|| self.slots.present_withheld(object));

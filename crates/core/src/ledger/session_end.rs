@@ -15,7 +15,7 @@ const SESSION_WORK: usize = 2;
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
-    /// Takes a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests;
+    /// Runs a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests;
     /// both are those of the first step. Returns whether there is more to do. Does nothing for a session that has ended.
     pub(super) fn end_session(
         &mut self,
@@ -134,7 +134,7 @@ impl Ledger {
         self.note_if_unused(session);
     }
 
-    /// Takes a step of dropping the reply addresses of a connection that has ended from the waiting requests of its
+    /// Runs a step that drops the reply addresses of a connection that has ended from the waiting requests of its
     /// leased session. Returns whether there may be more.
     pub(super) fn drop_replies_to(&mut self, connection: ConnectionId) -> bool {
         let Attachment::To(session) = self.sessions.attachment(connection) else { return false };

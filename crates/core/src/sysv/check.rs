@@ -66,7 +66,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a step of the check. Returns whether there is more to do.
+    /// Runs a step of the check. Returns whether there is more to do.
     pub fn check_sets(&self, check: &mut SetCheck) -> bool {
         let sysv = &*self.sysv();
         let sets: Vec<_> = sysv.sets.after(check.last).take(STEP_SETS).collect();

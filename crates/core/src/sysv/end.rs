@@ -70,7 +70,7 @@ impl Sysv {
         self.processes.detach(connection)
     }
 
-    /// Takes a step of the end of a process: its waiting calls fail, and then the adjustments of one set are applied.
+    /// Runs a step of the end of a process: its waiting calls fail, and then the adjustments of one set are applied.
     /// The set that it began to adjust last comes first, as in the kernel. Returns whether there is more to do.
     pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
@@ -127,7 +127,7 @@ impl Sysv {
         }
     }
 
-    /// Takes a step of what is due: waits that time out, and processes that end. Returns whether there is more to do at
+    /// Runs a step that ends what is due: waits that time out, and processes that end. Returns whether there is more to do at
     /// once.
     pub(crate) fn expire(&mut self, now: Moment) -> bool {
         for _ in 0..STEP_WAITERS {
