@@ -1,4 +1,4 @@
-//! What an acquire requests: names, amounts, and how long to wait.
+//! The contents of an acquire: names, amounts, and how long to wait.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ impl Claim {
         &self.name
     }
 
-    /// Returns whether the claim is for a semaphore of another capacity than this one.
+    /// Returns whether the claim gives a semaphore a capacity that differs from this one.
     pub(super) fn differs_from(&self, capacity: u32) -> bool {
         self.namespace == Some(Namespace::Semaphores) && self.limit.is_some_and(|own| own != capacity)
     }
@@ -143,7 +143,7 @@ impl Claim {
     }
 }
 
-/// What an acquire requests. It stays the same when the acquire is repeated in another session.
+/// The contents of an acquire. They stay the same when the acquire is repeated in another session.
 #[derive(Clone, Debug)]
 pub(super) struct AcquireSpec {
     /// At least one, in the order of the caller.

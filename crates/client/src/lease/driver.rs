@@ -593,9 +593,9 @@ impl Driver {
         }
         self.reconnect.attached(address, late_attachments, self.clock.now());
         self.approach = Approach::None;
-        let says_where = connection.says_where();
+        let answers_where = connection.answers_where();
         self.link = Link::Attached(connection);
-        if says_where {
+        if answers_where {
             self.post(Extended::Where, Tag::Where);
         }
         self.requests.resend_all();

@@ -53,7 +53,7 @@ pub(super) enum Link {
     RetryAt(Moment),
 }
 
-/// What happens on a link.
+/// An event of a link.
 pub(super) enum LinkEvent {
     Response(Tag, ResponseFrame),
     Disconnected(Disconnect),
@@ -145,7 +145,8 @@ pub(super) struct SessionConnection {
     kept_alive_at: Moment,
     /// How long the last answer to KeepAlive or to the attachment took.
     round_trip: Duration,
-    /// When the requests were sent from which a notice may count its time: the last answered one, and those after it.
+    /// The requests from which a notice may count its time, with the times of their sending: the last answered one and
+    /// all later ones.
     sent: VecDeque<(Opaque, Moment)>,
     clock: Arc<dyn Clock>,
 }
@@ -167,7 +168,7 @@ impl SessionConnection {
     /// that request.
     pub(super) fn end_of(&self, End { request, after }: End) -> Moment {
         let sent = self.sent.iter().find(|(opaque, _)| *opaque == request);
-        // No server counts from another request. If one does, the end must not be too late.
+        // A notice that names another request is a fault of the server; the end that it reports counts as past.
         sent.map_or(Moment(Duration::ZERO), |(_, sent)| sent.after(safe_duration(after)))
     }
 
@@ -187,7 +188,7 @@ impl SessionConnection {
     }
 
     /// Returns whether the server answers Where.
-    pub(super) fn says_where(&self) -> bool {
+    pub(super) fn answers_where(&self) -> bool {
         self.greeted.features.contains(Features::WHERE)
     }
 

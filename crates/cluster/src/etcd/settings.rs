@@ -98,8 +98,8 @@ fn read_tls(tls: &Tls) -> Result<ClientTlsConfig, SettingsError> {
     })
 }
 
-/// Reads a file of certificates. A file without a certificate is refused here, because connections would fail without a
-/// reason.
+/// Reads a file of certificates. A file without a certificate is refused here, because connections would fail without saying
+/// why.
 fn read_certificates(path: &Path) -> Result<Vec<u8>, SettingsError> {
     let pem = read(path)?;
     if String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {

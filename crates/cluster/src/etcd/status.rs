@@ -32,7 +32,7 @@ pub struct Member {
     pub status: Result<MemberStatus, CallError>,
 }
 
-/// What a member reports about itself.
+/// The status of a member, as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
     /// etcd's version, such as `3.5.26`.
@@ -70,7 +70,7 @@ impl MemberStatus {
     }
 }
 
-/// What a cluster expects of etcd.
+/// The state of etcd that a cluster expects.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// A key that the user of the client may read; it need not exist.
@@ -89,8 +89,8 @@ impl Expected {
     }
 }
 
-/// The warnings about these members; each says what to change. `kept` is the latest revision; `None` if the first one
-/// can no longer be read.
+/// The warnings about these members; each says what to change. `kept` is the number of revisions, if etcd keeps all of
+/// them; `None`: it has compacted the first ones, or does not answer.
 pub(super) fn warnings_about(
     members: &[Member],
     round_trip: Option<Duration>,
