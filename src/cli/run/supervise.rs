@@ -24,7 +24,7 @@ const KILL_MAX: Duration = Duration::from_secs(10);
 /// How often this process, after it was asked to stop, checks whether its command has stopped.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long this process checks that.
+/// How long this process checks whether its command has stopped.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
 /// The resources that a command holds while it runs.
@@ -51,7 +51,7 @@ pub(super) enum Outcome {
     Keep(Failure),
 }
 
-/// What happens to the processes.
+/// The phase of the processes.
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
@@ -76,8 +76,8 @@ impl Phase {
         }
     }
 
-    /// Returns the phase after SIGTERM was sent, with SIGKILL after this time; a later reason can only bring it
-    /// forward.
+    /// Returns the phase after SIGTERM was sent: SIGKILL follows after this time, or earlier if an earlier reason demands
+    /// it.
     fn ending(self, time: Duration) -> Self {
         let kill_at = Instant::now() + time;
         match self {
@@ -103,7 +103,7 @@ pub(super) async fn supervise(
     processes: Processes,
     signals: &mut Signals,
 ) -> Outcome {
-    // When the first process of a container ends, the kernel kills all others, but only after the release.
+    // When the first process of a container ends, the kernel kills all others, but the resources are released before that.
     let ends_rest = std::process::id() == 1 && !arguments.wait_children;
     let mut supervisor = Supervisor {
         arguments,
