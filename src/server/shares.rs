@@ -88,7 +88,7 @@ struct Clients {
 struct Client {
     /// Its connections, in the order of [`ConnectionKind`].
     connections: [u32; 4],
-    /// Its connections that ended soon.
+    /// Its connections that ended within [`SHORT`].
     short_connections: Rate,
     usage: Arc<ClientUsage>,
 }
@@ -181,8 +181,8 @@ impl ClientUsage {
     }
 }
 
-/// A client's permit for a handshake in progress. It is returned when this is dropped; if the handshake has cost the server a
-/// signature and was not completed, later.
+/// A client's permit for a handshake in progress. It is returned when this is dropped, or later if the handshake has cost the
+/// server a signature and was not completed.
 #[derive(Debug)]
 pub(super) struct HandshakePermit {
     permit: Option<OwnedSemaphorePermit>,
@@ -191,7 +191,7 @@ pub(super) struct HandshakePermit {
 }
 
 impl HandshakePermit {
-    /// Notes that the server works for the handshake from now on.
+    /// Notes that the server begins to compute for the handshake.
     pub(super) fn begin_work(&mut self) {
         self.busy_until = Some(Instant::now() + HANDSHAKE_LEAST);
     }
@@ -256,7 +256,7 @@ impl Pauses {
 #[derive(Debug)]
 pub(super) struct HoldingBytes {
     usage: Arc<ClientUsage>,
-    /// The bytes that the usage of the client contains.
+    /// The bytes of this connection that are counted in the usage of its client.
     reported: usize,
 }
 
@@ -441,7 +441,7 @@ impl Client {
     }
 }
 
-/// The turns of one connection at the steps of long requests. Only [`steps::LONG_REQUESTS`] connections of a client have a turn
+/// The turns of one connection to run steps of long requests. Only [`steps::LONG_REQUESTS`] connections of a client have a turn
 /// at the same time, in the order in which they asked, so that other clients wait for few of them.
 pub(super) struct Turns {
     of_client: PollSemaphore,
@@ -453,7 +453,7 @@ impl Turns {
         Self { of_client: PollSemaphore::new(Arc::clone(&usage.turns)), turn: None }
     }
 
-    /// Ready when the connection may take a step of a long request.
+    /// Ready when the connection may run a step of a long request.
     pub(super) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.turn.is_none() {
             // Fails only if the semaphore was closed, and nothing closes it.

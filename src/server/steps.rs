@@ -9,7 +9,7 @@ pub const DUMP_CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks of a Dump or a listing between two pauses: about a millisecond of work, well within a time slice.
 pub const DUMP_CHUNKS: u32 = 16;
 
-/// Connections of one client that take a step of a Stats, a Dump or a listing at a time. Others of that client wait.
+/// Connections of one client that run a step of a Stats, a Dump or a listing at a time. Others of that client wait.
 pub const LONG_REQUESTS: usize = 2;
 
 /// Names released in one step when a connection ends.

@@ -164,7 +164,7 @@ impl OpenConnection {
         let client = self.client.address;
         let done = async {
             let handshake = Handshake {
-                terms: tls?.terms_for(client),
+                settings: tls?.handshake_settings_for(client),
                 client,
                 usage: self.admission.client_usage(),
                 unfinished: Some(&server.unfinished),

@@ -45,9 +45,9 @@ async fn begin(connections: &Arc<Connections>, stream: TcpStream, node: ClientAd
     let shared = &connections.shared;
     let tls = shared.rules.tls.get().ok_or(HandshakeError::NotConfigured)?;
     let server = shared.stage().server();
-    let (terms, usage) = (tls.terms_for(node), Arc::default());
+    let (settings, usage) = (tls.handshake_settings_for(node), Arc::default());
     let unfinished = server.as_ref().map(|server| &server.unfinished);
-    let handshake = Handshake { terms, client: node, usage, unfinished };
+    let handshake = Handshake { settings, client: node, usage, unfinished };
     let (stream, _) = handshake.run(stream, BytesMut::new()).await?;
     serve_requests(connections, stream, node).await
 }

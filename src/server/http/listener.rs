@@ -207,13 +207,13 @@ async fn begin(connection: &Arc<OpenConnection>, mut stream: TcpStream, peer: Cl
         return Ok(());
     }
     let tls = shared.rules.tls.get();
-    let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.terms()));
+    let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.handshake_settings()));
     let mut client = Client { address, certificate: Arc::default() };
     match first_bytes {
-        Some((_, terms)) if first[0] == TLS_HANDSHAKE => {
+        Some((_, settings)) if first[0] == TLS_HANDSHAKE => {
             let server = shared.stage().server();
             let unfinished = server.as_ref().map(|server| &server.unfinished);
-            let handshake = Handshake { terms, client: address, usage: connection.usage(), unfinished };
+            let handshake = Handshake { settings, client: address, usage: connection.usage(), unfinished };
             let (stream, names) = Box::pin(handshake.run(stream, BytesMut::new())).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };

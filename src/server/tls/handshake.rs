@@ -30,7 +30,7 @@ use super::super::client_address::ClientAddress;
 use super::super::relay::proof::ChannelProof;
 use super::super::shares::{ClientUsage, HandshakePermit};
 use super::super::unfinished::{Unfinished, UnfinishedInput};
-use super::Terms;
+use super::HandshakeSettings;
 use super::x509::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
@@ -85,11 +85,12 @@ impl From<rustls::Error> for HandshakeError {
 }
 
 pub(in crate::server) struct Handshake<'a> {
-    pub(in crate::server) terms: Terms,
+    pub(in crate::server) settings: HandshakeSettings,
     pub(in crate::server) client: ClientAddress,
     /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
-    /// Where its input is counted; `None`: it is not counted, because there are few of its kind.
+    /// Where its input is counted; `None`: nowhere, because the process does not serve clients, and only its few HTTP
+    /// connections have handshakes.
     pub(in crate::server) unfinished: Option<&'a Arc<Unfinished>>,
 }
 
@@ -112,7 +113,7 @@ impl Handshake<'_> {
                 None => pending().await,
             }
         };
-        let left = self.terms.bytes_max.saturating_sub(received.len());
+        let left = self.settings.bytes_max.saturating_sub(received.len());
         let input = Input { received, left, counted, handshake: &self };
         let stream = tokio::select! {
             stream = tokio::time::timeout(HANDSHAKE_MAX, self.steps(io, input)) => {
@@ -135,20 +136,20 @@ impl Handshake<'_> {
             permit = self.usage.begin_handshake() => permit,
             closed = input.read_until_closed(&mut io) => return Err(closed),
         };
-        let connection = negotiate(&mut io, &mut input, accepted, &self.terms.config, &mut permit).await?;
+        let connection = negotiate(&mut io, &mut input, accepted, &self.settings.config, &mut permit).await?;
         permit.complete();
-        let mut stream = TlsAcceptor::from(Arc::clone(&self.terms.config))
+        let mut stream = TlsAcceptor::from(Arc::clone(&self.settings.config))
             .accept_with(io, |own| *own = connection)
             .await?;
         if let Some(ChannelProof(proof)) = self.client.channel_proof() {
             let mut sent = [0; PROOF_BYTES];
             stream.read_exact(&mut sent).await?;
-            // Each proof is accepted once, so an attacker learns nothing from the time of the comparison.
+            // Each proof is accepted once, so an attacker learns nothing from how long the comparison takes.
             if sent != proof {
                 return Err(HandshakeError::NotByTheRelay);
             }
         }
-        // Only at the end: `run` ends the handshake when its input no longer counts.
+        // Only at the end, because `run` ends a handshake whose input is no longer counted.
         drop(input);
         Ok(stream)
     }
@@ -165,10 +166,10 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Counts the memory of the handshake. rustls grows its buffer in steps of this size.
+    /// Counts the memory of the handshake. rustls grows its buffer in multiples of [`READ_BYTES`].
     fn count(&mut self) {
         if let Some(counted) = &mut self.counted {
-            let received = self.handshake.terms.bytes_max - self.left;
+            let received = self.handshake.settings.bytes_max - self.left;
             counted.set(STATE_BYTES + received.next_multiple_of(READ_BYTES));
         }
     }
@@ -183,7 +184,7 @@ impl Input<'_> {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
         if self.left == 0 {
-            return Poll::Ready(Err(HandshakeError::TooLong(self.handshake.terms.bytes_max)));
+            return Poll::Ready(Err(HandshakeError::TooLong(self.handshake.settings.bytes_max)));
         }
         let mut limited = (&mut self.received).limit(self.left.min(READ_BYTES));
         match ready!(poll_read_buf(Pin::new(io), context, &mut limited))? {
@@ -225,7 +226,7 @@ impl Input<'_> {
     }
 }
 
-/// Reads the first message.
+/// Reads the ClientHello.
 async fn read_hello<S>(io: &mut S, input: &mut Input<'_>) -> Result<Accepted, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -239,7 +240,7 @@ where
         match acceptor.accept() {
             Ok(Some(accepted)) => return Ok(accepted),
             Ok(None) => {}
-            Err((error, alert)) => return Err(alerted(io, error, alert).await),
+            Err((error, alert)) => return Err(send_alert(io, error, alert).await),
         }
     }
 }
@@ -260,7 +261,7 @@ where
     permit.begin_work();
     let mut connection = match accepted.into_connection(Arc::clone(config)) {
         Ok(connection) => connection,
-        Err((error, alert)) => return Err(alerted(io, error, alert).await),
+        Err((error, alert)) => return Err(send_alert(io, error, alert).await),
     };
     loop {
         let processed = connection.process_new_packets();
@@ -290,8 +291,8 @@ async fn send(io: &mut (impl AsyncWrite + Unpin), connection: &mut ServerConnect
     io.flush().await
 }
 
-/// Sends the alert of a handshake that has failed to the client, and returns the error.
-async fn alerted(
+/// Sends the client the alert of a failed handshake, and returns the error.
+async fn send_alert(
     io: &mut (impl AsyncWrite + Unpin),
     error: rustls::Error,
     mut alert: AcceptedAlert,
@@ -304,7 +305,7 @@ async fn alerted(
 }
 
 thread_local! {
-    /// The permit of the handshake for which the thread computes.
+    /// Has one permit, because the thread computes for one handshake at a time.
     static TURN: Arc<Semaphore> = Arc::new(Semaphore::new(1));
 }
 
@@ -361,7 +362,7 @@ mod tests {
         peer.write_all(&hello()).await.unwrap();
         let _open = (!is_closed).then_some(peer);
         let handshake = Handshake {
-            terms: Terms { config: Arc::new(config), bytes_max: 16 * 1024 },
+            settings: HandshakeSettings { config: Arc::new(config), bytes_max: 16 * 1024 },
             client: ClientAddress::of_peer(([192, 0, 2, 7], 1).into()),
             usage: Arc::clone(usage),
             unfinished: None,

@@ -25,27 +25,27 @@ use crate::config::{ClientCert, PlainRule, TlsConfig};
 pub(super) use handshake::{Handshake, HandshakeError};
 use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 
-/// The most bytes of a client until its handshake is complete, certificates included.
+/// The most bytes that a client may send before its handshake is complete, certificates included.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The same if clients are not asked for certificates. Today, clients send 2 KiB.
+/// The same if clients are not asked for certificates. Clients usually send 2 KiB.
 const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
-/// What the server needs for TLS.
+/// The configuration of TLS, with the contents of its files.
 pub(super) struct Tls {
-    terms: Terms,
+    settings: HandshakeSettings,
     /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
-    for_relays: Terms,
+    for_relays: HandshakeSettings,
     plain: PlainRule,
     /// The expirations of the certificates in the files.
     pub(super) expirations: Vec<Expiration>,
 }
 
-/// The configuration and the limit of handshakes.
+/// The settings of a handshake.
 #[derive(Clone)]
-pub(super) struct Terms {
+pub(super) struct HandshakeSettings {
     config: Arc<ServerConfig>,
-    /// The most bytes of a client until its handshake is complete.
+    /// The most bytes that a client may send before its handshake is complete.
     bytes_max: usize,
 }
 
@@ -80,7 +80,7 @@ pub enum TlsError {
         /// The file with the certificate.
         cert: PathBuf,
     },
-    /// The certificates of the authorities of clients cannot be used.
+    /// The certificate authorities for clients cannot be used.
     #[error("tls.client_ca = {}: {problem}", path.display())]
     ClientCa {
         /// The file.
@@ -109,12 +109,12 @@ impl Tls {
     /// Reads the files. `None`: TLS is not configured.
     pub(super) fn read(config: &TlsConfig) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(None) };
-        let chain = certificates(cert).map_err(of("tls.cert"))?;
-        let private_key = private_key(key).map_err(of("tls.key"))?;
+        let chain = certificates(cert).map_err(file_error("tls.cert"))?;
+        let private_key = private_key(key).map_err(file_error("tls.key"))?;
         let mut expirations = Expiration::of_certificates("tls.cert", cert, &chain);
         let verifier = match &config.client_ca {
             Some(ca) => {
-                let authorities = certificates(ca).map_err(of("tls.client_ca"))?;
+                let authorities = certificates(ca).map_err(file_error("tls.client_ca"))?;
                 expirations.extend(Expiration::of_certificates("tls.client_ca", ca, &authorities));
                 verifier(ca, authorities, config.client_cert)?
             }
@@ -124,10 +124,10 @@ impl Tls {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 TlsError::KeyDiffers { key: key.clone(), cert: cert.clone() }
             }
-            Error::InvalidCertificate(_) => of("tls.cert")(FileError::unusable(cert)(error)),
-            error => of("tls.key")(FileError::unusable(key)(error)),
+            Error::InvalidCertificate(_) => file_error("tls.cert")(FileError::unusable(cert)(error)),
+            error => file_error("tls.key")(FileError::unusable(key)(error)),
         };
-        let with = |verifier: Arc<dyn ClientCertVerifier>| {
+        let settings_with = |verifier: Arc<dyn ClientCertVerifier>| {
             let bytes_max =
                 if verifier.offer_client_auth() { BYTES_MAX } else { BYTES_MAX_WITHOUT_CERTIFICATES };
             let mut server = ServerConfig::builder_with_provider(provider())
@@ -138,23 +138,23 @@ impl Tls {
                 .map_err(&unusable)?;
             server.session_storage = Arc::new(NoServerSessionStorage {});
             server.send_tls13_tickets = 0;
-            Ok(Terms { config: Arc::new(server), bytes_max })
+            Ok(HandshakeSettings { config: Arc::new(server), bytes_max })
         };
-        let for_relays = with(WebPkiClientVerifier::no_client_auth())?;
-        Ok(Some(Self { terms: with(verifier)?, for_relays, plain: config.plain, expirations }))
+        let for_relays = settings_with(WebPkiClientVerifier::no_client_auth())?;
+        Ok(Some(Self { settings: settings_with(verifier)?, for_relays, plain: config.plain, expirations }))
     }
 
-    /// Returns the terms of new connections.
-    pub(super) fn terms(&self) -> Terms {
-        self.terms.clone()
+    /// Returns the settings for the handshakes of new connections.
+    pub(super) fn handshake_settings(&self) -> HandshakeSettings {
+        self.settings.clone()
     }
 
-    /// Returns the terms of a connection of this client.
-    pub(super) fn terms_for(&self, client: ClientAddress) -> Terms {
-        if client.is_encrypted_by_relay() { self.for_relays.clone() } else { self.terms() }
+    /// Returns the settings for a handshake of this client.
+    pub(super) fn handshake_settings_for(&self, client: ClientAddress) -> HandshakeSettings {
+        if client.is_encrypted_by_relay() { self.for_relays.clone() } else { self.handshake_settings() }
     }
 
-    /// Whether this client may send requests without TLS of its own.
+    /// Returns whether this client may send requests without TLS of its own.
     pub(super) fn permits_plain(&self, client: ClientAddress) -> bool {
         match self.plain {
             PlainRule::Allow => true,
@@ -169,8 +169,8 @@ impl Tls {
     }
 }
 
-/// Returns the error of the file of a key.
-fn of(key: &'static str) -> impl Fn(FileError) -> TlsError {
+/// Returns a function that makes the error for the file under this key of the configuration.
+fn file_error(key: &'static str) -> impl Fn(FileError) -> TlsError {
     move |source| TlsError::File { key, source }
 }
 
@@ -181,7 +181,7 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in authorities {
-        roots.add(certificate).map_err(FileError::unusable(path)).map_err(of("tls.client_ca"))?;
+        roots.add(certificate).map_err(FileError::unusable(path)).map_err(file_error("tls.client_ca"))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = match rule {
