@@ -67,7 +67,7 @@ pub(super) struct Driver {
     session: Option<OpenedSession>,
     link: Link,
     reconnect: Reconnect,
-    approach: Approach,
+    session_move: Move,
     phase: Phase,
     sharing: Sharing,
     /// Callers that wait until the session is open.
@@ -88,14 +88,14 @@ enum Phase {
     Ended(Lost),
 }
 
-/// A move of the session to another connection: from a relayed one to one to the leader of the cluster, or, if the
-/// server refuses the token, to one with the token that has replaced it.
-enum Approach {
+/// A move of the session to another connection: from a relayed connection to the leader of the cluster itself, or, if
+/// the server refuses the token, to a connection with the token that has replaced it.
+enum Move {
     None,
     /// The client says Hello to the server at this address, while the session stays on its present connection.
     Greeting(Address, Greeting),
     /// The former connection is closed, and the session is being attached to the other one.
-    Moving,
+    Attaching,
 }
 
 /// Which acquires may use the session.
@@ -110,11 +110,11 @@ enum Sharing {
     Isolated,
 }
 
-/// What wakes a driver.
+/// An event that wakes a driver.
 enum Event {
     Link(LinkEvent),
     /// The other server has answered, or cannot be reached.
-    Approach(Result<Greeted, Error>),
+    Greeted(Result<Greeted, Error>),
     /// `None`: the last user of the session is gone.
     Command(Option<Command>),
     Timer,
@@ -143,7 +143,7 @@ impl Driver {
             session: None,
             link: Link::RetryAt(first_attempt),
             reconnect,
-            approach: Approach::None,
+            session_move: Move::None,
             phase: Phase::Active,
             sharing: Sharing::Shared,
             open_waiters: Vec::new(),
@@ -166,7 +166,7 @@ impl Driver {
                 // Answers first: they may make the rest unnecessary.
                 biased;
                 event = self.link.event() => Event::Link(event),
-                outcome = outcome_of(&mut self.approach) => Event::Approach(outcome),
+                outcome = outcome_of(&mut self.session_move) => Event::Greeted(outcome),
                 command = self.commands.recv(), if is_active => Event::Command(command),
                 () = sleep => Event::Timer,
             };
@@ -178,7 +178,7 @@ impl Driver {
                 Event::Link(LinkEvent::Disconnected(reason)) => self.disconnected(&reason),
                 Event::Link(LinkEvent::Attached(attached)) => self.attached(*attached),
                 Event::Link(LinkEvent::AttachmentFailed(failure)) => self.attachment_failed(failure),
-                Event::Approach(outcome) => self.approached(outcome),
+                Event::Greeted(outcome) => self.greeted(outcome),
                 Event::Command(Some(command)) => self.handle_command(command),
                 Event::Command(None) => self.close(),
                 Event::Timer => {}
@@ -268,7 +268,7 @@ impl Driver {
     /// Answers the callers that hand the session over, once no request is left at the server, or if the connection is
     /// lost.
     fn finish_isolation(&mut self) {
-        if matches!(self.approach, Approach::Moving) {
+        if matches!(self.session_move, Move::Attaching) {
             return;
         }
         let session = self.session.filter(|_| self.link.is_attached());
@@ -459,7 +459,7 @@ impl Driver {
         }
         let Some(reply) = reply else { return self.release(id, false, None) };
         if matches!(self.phase, Phase::Closing { .. }) {
-            // The server is asked to release it.
+            // CloseSession releases it.
             self.load.remove();
             return drop(reply.send(Err(self.session_ended())));
         }
@@ -515,7 +515,7 @@ impl Driver {
             return debug!("the server does not say where the nodes of its cluster are");
         };
         self.reconnect.on_whereabouts(whereabouts);
-        self.approach_leader();
+        self.greet_leader();
     }
 
     /// Handles the notice that another node of the cluster is about to lead.
@@ -526,21 +526,21 @@ impl Driver {
     }
 
     /// Says Hello to the leader of the cluster, if another node relays the present connection.
-    fn approach_leader(&mut self) {
-        let leader = if self.may_move() { self.reconnect.approach_leader() } else { None };
-        self.approach =
-            leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
+    fn greet_leader(&mut self) {
+        let leader = if self.may_move() { self.reconnect.greet_leader() } else { None };
+        self.session_move =
+            leader.map_or(Move::None, |(address, greeting)| Move::Greeting(address, greeting));
     }
 
     /// Begins a move to a connection with the latest token, after the server has refused a request for lack of a right.
     /// The token may have been replaced since it was sent.
     fn show_another_token(&mut self) {
         if self.may_move()
-            && let Approach::None = self.approach
+            && let Move::None = self.session_move
             && let Some(refused) = self.link.connection().and_then(SessionConnection::token)
             && let Some((address, greeting)) = self.reconnect.show_another_token(refused)
         {
-            self.approach = Approach::Greeting(address, greeting);
+            self.session_move = Move::Greeting(address, greeting);
         }
     }
 
@@ -552,20 +552,20 @@ impl Driver {
 
     /// Cancels a move while the session is still on its present connection.
     fn cancel_move(&mut self) {
-        if let Approach::Greeting(..) = self.approach {
-            self.approach = Approach::None;
+        if let Move::Greeting(..) = self.session_move {
+            self.session_move = Move::None;
         }
     }
 
     /// Moves the session to the other connection if Hello was answered there. Otherwise, the session stays.
-    fn approached(&mut self, outcome: Result<Greeted, Error>) {
-        let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
+    fn greeted(&mut self, outcome: Result<Greeted, Error>) {
+        let Move::Greeting(address, _) = std::mem::replace(&mut self.session_move, Move::None) else {
             return;
         };
         match (outcome, self.session) {
             (Ok(greeted), Some(session)) if self.link.is_attached() => {
                 info!(%address, "the session moves to another connection");
-                self.approach = Approach::Moving;
+                self.session_move = Move::Attaching;
                 // The present connection ends here, before the session is attached to the other one.
                 let (places, now) = (self.requests.place_count(), self.now());
                 let attaching = self.reconnect.attach_over(address, greeted, session, places, now);
@@ -574,7 +574,7 @@ impl Driver {
             (Ok(_), _) => {}
             (Err(error), _) => {
                 debug!(%address, %error, "the session stays on its connection");
-                self.approach_leader();
+                self.greet_leader();
             }
         }
     }
@@ -592,7 +592,7 @@ impl Driver {
             Some(_) => info!(session = session.session, "session attached to a new connection"),
         }
         self.reconnect.attached(address, late_attachments, self.clock.now());
-        self.approach = Approach::None;
+        self.session_move = Move::None;
         let answers_where = connection.answers_where();
         self.link = Link::Attached(connection);
         if answers_where {
@@ -609,7 +609,7 @@ impl Driver {
 
     fn attachment_failed(&mut self, failure: AttachmentFailure) {
         let error = failure.error.clone();
-        self.approach = Approach::None;
+        self.session_move = Move::None;
         debug!(%error, "the session could not be attached");
         let now = self.now();
         match self.reconnect.failed(failure, now) {
@@ -625,7 +625,7 @@ impl Driver {
     fn disconnected(&mut self, reason: &Disconnect) {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
-        self.approach = Approach::None;
+        self.session_move = Move::None;
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
@@ -748,10 +748,10 @@ impl Driver {
 }
 
 /// Waits for the answer to Hello over the other connection. Cancel safe.
-async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
-    match approach {
-        Approach::Greeting(_, greeting) => greeting.await,
-        Approach::None | Approach::Moving => std::future::pending().await,
+async fn outcome_of(session_move: &mut Move) -> Result<Greeted, Error> {
+    match session_move {
+        Move::Greeting(_, greeting) => greeting.await,
+        Move::None | Move::Attaching => std::future::pending().await,
     }
 }
 

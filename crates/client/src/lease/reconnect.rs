@@ -62,12 +62,12 @@ pub(super) struct Reconnect {
     reachability: Reachability,
     last_failure: Option<Error>,
     cluster: ClusterAddresses,
-    /// Whether the last move was begun to reach the leader; otherwise, to show another token.
-    approaches_leader: bool,
+    /// Whether the last Hello of a move was for the leader; otherwise, it was to show another token.
+    greets_leader: bool,
     rng: Rng,
 }
 
-/// What the session does after a failed round.
+/// The next step of a session after a failed round.
 pub(super) enum AfterFailure {
     SessionLost,
     /// The next round begins at this moment.
@@ -94,7 +94,7 @@ impl Reconnect {
             reachability: Reachability::Down { since: Moment(Duration::ZERO) },
             last_failure: None,
             cluster: ClusterAddresses::default(),
-            approaches_leader: false,
+            greets_leader: false,
             rng,
         };
         (reconnect, now.after(pause))
@@ -112,9 +112,9 @@ impl Reconnect {
 
     /// Begins to say Hello to the leader of the cluster, if the present connection is relayed and the leader's address
     /// is known.
-    pub(super) fn approach_leader(&mut self) -> Option<(Address, Greeting)> {
+    pub(super) fn greet_leader(&mut self) -> Option<(Address, Greeting)> {
         let address = self.cluster.take_leader()?;
-        self.approaches_leader = true;
+        self.greets_leader = true;
         let greeting = greet(&self.settings, address.clone());
         Some((address, greeting))
     }
@@ -123,7 +123,7 @@ impl Reconnect {
     /// one.
     pub(super) fn show_another_token(&mut self, refused: &Token) -> Option<(Address, Greeting)> {
         let address = self.last_address.clone()?;
-        self.approaches_leader = false;
+        self.greets_leader = false;
         let greeting = greet_with_another_token(&self.settings, address.clone(), refused.clone());
         Some((address, greeting))
     }
@@ -138,7 +138,7 @@ impl Reconnect {
         repetitions: u32,
         now: Moment,
     ) -> Attaching {
-        if self.approaches_leader {
+        if self.greets_leader {
             self.cluster.moves_to_leader();
         }
         // If this fails, the next round tries this address last. From now on, acquires wait as after every disconnect.
