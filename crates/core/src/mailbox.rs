@@ -103,8 +103,8 @@ impl Mailbox {
         self.identity_key.get().copied().or(self.owner)
     }
 
-    /// Sets the identity that the client has proven, under which it is counted, listed and revoked. To be called before
-    /// the connection joins the core; [`Self::identify_again`] is for later.
+    /// Sets the identity that the client has proven, under which it is counted, listed and revoked. Only for use
+    /// before the connection joins the core; [`Self::identify_again`] is for later.
     pub fn identify(&self, identity: &str) {
         // Only the first key counts: what is counted under a key must be subtracted under the same key.
         let _ = self.identity_key.set(ClientKey::of_identity(identity));

@@ -41,8 +41,8 @@ pub enum CommitOutcome {
 }
 
 impl Core {
-    /// Keeps a journal of changes for a store from now on; `taker` is woken when there are some. To be called when
-    /// everything is restored; [`Self::begin_serving`] follows when the first batch is stored. Places of waiting
+    /// Keeps a journal of changes for a store from now on; `taker` is woken when there are some. The server calls
+    /// this when everything is restored, and [`Self::begin_serving`] when the first batch is stored. Places of waiting
     /// requests are proven with `key`, which is stored, unless a key was restored. Without a key, requests are told no
     /// places.
     pub fn keep_journal(&self, taker: Waker, key: Option<PlaceKey>) {
@@ -70,7 +70,7 @@ impl Core {
         };
         let first = self.sets_are_next.load(Ordering::Relaxed);
         let batch = take(first).or_else(|| take(!first))?;
-        // Until it is stored, its journal keeps its turn.
+        // The journal of a batch keeps its turn until the batch is stored.
         self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
         Some(batch)
     }

@@ -6,7 +6,8 @@
 //! only then are waiters granted what was added, or refused. A semaphore grants nothing from the moment its removal is
 //! requested.
 //!
-//! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
+//! Invariant: a name has a declaration if and only if its object has the lifecycle of a declared semaphore, so that no sweep
+//! collects the object.
 //!
 //! Semaphores that the configuration declares belong to it, and their changes take effect without a commit: the configuration
 //! file has them.
@@ -445,7 +446,7 @@ impl Ledger {
     }
 }
 
-/// A claim that creates a semaphore of this capacity, but at least 1, as a claim requires; the declaration sets the capacity
+/// Returns a claim that creates a semaphore of this capacity. A claim requires at least 1; the declaration sets the capacity
 /// afterwards.
 pub(super) fn claim_of(capacity: u32) -> Claim {
     Claim { resources: 1, maximum: capacity.max(1) }

@@ -231,7 +231,11 @@ impl Core {
                 Some(grant) => {
                     revoked = revoked.into_iter().chain(grant.revoked()).min();
                     let (grant, slots) = (granted.grant, granted.slots.clone());
-                    KeyedState::Held { grant, slots, is_new: !ledger.sessions.existing_mut(session).tell() }
+                    KeyedState::Held {
+                        grant,
+                        slots,
+                        is_new: !ledger.sessions.existing_mut(session).note_told(),
+                    }
                 }
                 None => KeyedState::Over(Refusal::Revoked),
             },

@@ -63,8 +63,8 @@ impl Ledger {
             return Executed { outcome, is_change: false };
         }
         let changed = match change(self, session) {
-            // A refusal has changed nothing, so a repeated request may be made anew. It is not cached if memory is
-            // scarce, or if the store would have to forget it.
+            // A refusal has changed nothing, so a repeated request may be executed again. It is not cached if memory
+            // is scarce. Nor is `NotStored`: forgetting it would delete an answer from the store, which has none.
             Err(refusal)
                 if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
             {
@@ -130,8 +130,8 @@ impl Ledger {
         self.outcome_of(session, reply, now)
     }
 
-    /// Returns the outcome of a repeated request that has this reply. If it waits, it is answered to this connection
-    /// from now on.
+    /// Returns the outcome of a repeated request that has this reply. If it waits, its answer goes to this
+    /// connection from now on.
     pub(super) fn answer_again(
         &mut self,
         session: SessionId,
@@ -158,7 +158,7 @@ impl Ledger {
         reply.answer(self.sessions.ttl_left_ms(session, now)).into()
     }
 
-    /// Lets a request that waits for a commit be answered to this connection from now on.
+    /// Directs the answer to a request that waits for a commit to this connection from now on.
     fn redirect_pending_reply(
         &mut self,
         session: SessionId,
@@ -182,7 +182,7 @@ impl Ledger {
         Outcome::Waiting
     }
 
-    /// Lets a waiter be answered to this connection from now on. The request that would have been answered is canceled.
+    /// Directs the answer to a waiter to this connection from now on. The request that would have been answered is canceled.
     pub(super) fn redirect_waiter(&mut self, id: GrantId, call: Call, now: MonotonicMs) {
         // The connection joined before its first request, so it has a mailbox until it ends.
         let Some(to) = self.sessions.reply_to(call.connection, call.token) else { return };
@@ -251,8 +251,8 @@ impl Ledger {
         }
     }
 
-    /// Disconnects the pending replies of a session whose connection has left it: they are not sent. If there is a
-    /// refusal, the client is answered with it.
+    /// Detaches the pending replies of a session from the connection that has left it: they are not sent. If there is a
+    /// refusal, the connection gets it instead.
     pub(super) fn disconnect_pending_replies(&mut self, session: SessionId, refusal: Option<Refusal>) {
         for (_, pending) in self.pending_replies.range_mut(all_of(session)) {
             if let Some((to, refusal)) = pending.to.take().zip(refusal) {

@@ -119,7 +119,7 @@ impl Ledger {
     }
 
     /// Detaches a connection from its leased session, if it is attached. Its waiting requests keep their places, but
-    /// are no longer answered to this connection: each is answered with the refusal now. `None`: the connection has
+    /// their answers no longer go to this connection, which gets the refusal for each now. `None`: the connection has
     /// ended.
     pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
         let Some(session) = self.sessions.detach(connection) else { return };

@@ -1,5 +1,5 @@
-//! The state of the ledger, its limits and its statistics, and what most operations need of it: whether something may
-//! begin or be stored now, and the next id.
+//! The state of the ledger, its limits and its statistics, and the checks that most operations begin with: whether
+//! something may begin or be stored now. Also allocates ids.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct LedgerLimits {
     pub waiters_max: usize,
     /// Most watches.
     pub watches_max: usize,
-    /// Past it, no session, grant, waiter, watch or declaration is added.
+    /// Once it is used up, no session, grant, waiter, watch or declaration is added.
     pub memory: MemoryLimit,
     /// How much of the sessions, of the waiters of a name, of the watches and of the memory one client may have.
     pub client_share: ClientShare,
@@ -91,8 +91,8 @@ pub struct LedgerStats {
     pub history_dropped: u64,
 }
 
-/// What an operation of the ledger needs besides the ledger. Monotonic time is an argument of its own, because plain
-/// operations have none.
+/// The context of an operation of the ledger: the objects and the time. Monotonic time is an argument of its own,
+/// because plain operations do not have it.
 #[derive(Clone, Copy)]
 pub(crate) struct LedgerContext<'a> {
     pub(crate) registries: [&'a Registry; Namespace::ALL.len()],
@@ -106,7 +106,7 @@ impl<'a> LedgerContext<'a> {
     }
 }
 
-/// What happens when a change is committed.
+/// The effect of the commit of a change.
 #[derive(Debug)]
 pub(crate) enum OnCommit {
     /// The pending reply to a request is sent.
@@ -117,7 +117,7 @@ pub(crate) enum OnCommit {
     ClientsRevoked(u64, ReplyTo),
     /// A session was opened; its client is answered.
     Opened(SessionId),
-    /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
+    /// A declared semaphore takes the state `after`. `evicts`: its holders lose it.
     Declared { object: ObjectRef, after: Box<DeclarationRecord>, evicts: bool },
     /// Ids up to this one are reserved.
     Reserved(u64),
@@ -193,7 +193,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses requests that would wait or stay, once the server shuts down.
+    /// Refuses requests for grants, sessions and AwaitIdle once the server shuts down.
     pub(super) fn check_open(&self) -> Result<(), Refusal> {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
     }
@@ -258,8 +258,8 @@ impl Core {
         self.ledger().ids.start_after(last_id);
     }
 
-    /// Sets how long the reconnect window is open at most, in milliseconds; 0: it does not open. To be called before
-    /// [`Self::begin_serving`].
+    /// Sets how long the reconnect window is open at most, in milliseconds; 0: it does not open. The server calls
+    /// this before [`Self::begin_serving`].
     pub fn set_reconnect_window(&self, window_ms: u32) {
         self.ledger().places.set_window_ms(window_ms);
     }

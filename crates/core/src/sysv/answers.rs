@@ -121,14 +121,14 @@ impl Sysv {
             self.journal.end_unit();
             return SysvOutcome::Waiting;
         }
-        // A call that fails has changed nothing, so a repeated one may be made anew where memory is scarce.
+        // A call that fails has changed nothing, so it is not cached if memory is scarce: a repeated one is executed again.
         if done.result.is_ok() || self.check_memory(process).is_ok() {
             self.cache(process, call.ids.own, Reply::Done(done.clone()));
         }
         SysvOutcome::Answered(done.result)
     }
 
-    /// Lets a waiting call be answered to this connection from now on. The request that would have been answered fails
+    /// Directs the answer to a waiting call to this connection from now on. The request that would have been answered fails
     /// with EINTR.
     pub(super) fn redirect(&mut self, call: SysvCall, set: SetId, waiter_id: WaiterId) {
         let reply_to = self.reply_to(call);
@@ -137,7 +137,7 @@ impl Sysv {
         send(std::mem::replace(&mut waiter.reply_to, reply_to), Err(Errno::Intr));
     }
 
-    /// Lets a call whose result is being stored be answered to this connection from now on. The request that would have
+    /// Directs the result of a call that is being stored to this connection from now on. The request that would have
     /// been answered fails with EINTR.
     fn redirect_held(&mut self, call: SysvCall, process: ProcessId, done: Done, before: Option<ReplyTo>) {
         let reply_to = self.reply_to(call);

@@ -1,4 +1,4 @@
-//! Processes open, attach connections, and announce that they replace their programs.
+//! Opening processes, attaching connections to them, and announcing that a process replaces its program.
 
 use std::sync::Arc;
 

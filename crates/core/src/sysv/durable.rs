@@ -111,7 +111,7 @@ pub struct AdjustmentsRecord {
     /// The number of clearances (SETVAL and SETALL) of the set up to this record.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub clearances: u64,
-    /// What the end of the process adds to each semaphore of the set.
+    /// The amounts that the end of the process adds to the semaphores of the set.
     pub adjustments: Box<[i16]>,
 }
 

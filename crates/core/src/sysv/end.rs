@@ -55,7 +55,7 @@ impl Sysv {
         self.disconnected(connection, ConnectionEnd::Closed, now);
     }
 
-    /// Detaches a connection from its process. Waiting calls stay in their queues, and are no longer answered to it.
+    /// Detaches a connection from its process. Waiting calls stay in their queues, and their answers no longer go to it.
     fn forget_connection(&mut self, connection: ConnectionId) -> Option<ProcessId> {
         let (process, mailbox) = self.processes.acting(connection)?;
         let mailbox = Arc::clone(mailbox);
@@ -110,7 +110,7 @@ impl Sysv {
         Some(set)
     }
 
-    /// Lets the calls that wait for a removed set fail with EIDRM, and forgets its adjustments.
+    /// Fails the calls that wait for a removed set with EIDRM, and deletes its adjustments.
     pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
         while let Some(waiter_id) = set.waiters.first()
             && let Some(waiter) = set.waiters.remove(waiter_id)
@@ -156,9 +156,9 @@ impl Sysv {
         due
     }
 
-    /// Lets no call wait from now on, and has those that wait fail with EIDRM, in steps: the next server knows nothing of
-    /// the sets. Calls that wait for durable sets are not answered: they are repeated to the next server, and wait there.
-    /// Returns whether there is more to do.
+    /// Refuses calls that would wait from now on. Calls that wait for sets that are not durable fail with EIDRM, in steps,
+    /// because the next server knows nothing of these sets. Other waiting calls are not answered: clients repeat them to the
+    /// next server, where they wait again. Returns whether there is more to do.
     pub(crate) fn shut_down(&mut self, now: Moment) -> bool {
         self.is_shutting_down = true;
         let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting().values().copied());

@@ -17,7 +17,7 @@
 //! | `sets` | all sets, by id and key; the rules of the configuration for keys |
 //! | `processes` | all processes: their connections, and when they end |
 //! | `state` | the state of all sets and processes, its limits and statistics |
-//! | `attach` | processes that open, attach connections and replace their programs |
+//! | `attach` | opening processes, attaching connections to them, replacing their programs |
 //! | `calls` | the calls of programs |
 //! | `answers` | what all calls share: each is made once, its result is cached, and it is answered at once or later |
 //! | `end` | the ends of connections, processes and waits |
@@ -26,7 +26,7 @@
 //! | `listing` | listings for administrators |
 //! | `check` | the invariants, for tests |
 //!
-//! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no single operation waits that could be performed;
+//! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no call waits whose operations could be performed;
 //! a process that has a connection does not end; a waiting call belongs to a process that has not ended; a result that
 //! depends on a durable set is sent only when everything that was changed before is stored.
 

@@ -1,7 +1,7 @@
 //! All processes: their connections, their requests, and when they end.
 //!
-//! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
-//! connections has none; a process that is ending has no connection; a process counts against the share of the client whose
+//! Invariants: a connection is attached to one process at most; a process has a deadline if and only if
+//! it has no connections; a process that is ending has no connection; a process counts against the share of the client whose
 //! connection attached to it last.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ const PROCESS_BYTES: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// What it has stated, with its number and its secret.
+    /// The facts that it has stated, its number and its secret.
     pub(super) record: ProcessRecord,
     /// When it was opened; `None`: before the start of the server.
     pub(super) opened: Option<MonotonicMs>,
@@ -42,7 +42,7 @@ pub(super) struct Process {
     waiting: BTreeMap<RequestId, (SetId, WaiterId)>,
     /// The memory of these calls, in bytes.
     waiting_bytes: usize,
-    /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
+    /// The sets that it has adjustments of, numbered in the order of their first operations with SEM_UNDO.
     pub(super) adjusts: BTreeMap<u64, SetId>,
     /// Whether the store has it, because it has used a durable set.
     pub(super) is_stored: bool,
@@ -68,7 +68,7 @@ impl request_log::Reply for Reply {
         }
     }
 
-    /// Clients raise the floor past calls that still wait, so that a long wait does not delay it.
+    /// Clients raise the lowest unanswered request past calls that still wait, so that a long wait does not hold it back.
     fn is_late(&self) -> bool {
         !matches!(self, Self::Done(_))
     }
@@ -333,7 +333,7 @@ impl Processes {
         self.clients.pop_unused(client)
     }
 
-    /// The process that ends first.
+    /// The first process that is due to end.
     pub(super) fn first_deadline(&self) -> Option<(MonotonicMs, ProcessId)> {
         self.deadlines.first().copied()
     }

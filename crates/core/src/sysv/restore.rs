@@ -1,6 +1,6 @@
 //! The records of a store, at the start. They come in the order of their keys: sets, processes, adjustments, results.
 //!
-//! A process lives for its time to live, unless it attaches again. Nothing waits: clients repeat their calls.
+//! A process ends after its time to live, unless a connection attaches to it again. No call waits: clients repeat their calls.
 
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
 use super::processes::{Done, Process, Reply};

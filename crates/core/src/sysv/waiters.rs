@@ -106,7 +106,7 @@ impl Waiter {
         &self.operations[self.blocking]
     }
 
-    /// What it waits for, and the value of the semaphore that it needs for that.
+    /// The change that it waits for, and the value that the semaphore must then have.
     pub(super) fn waits_for(&self) -> (WaitsFor, u16) {
         let Operation { number, change, .. } = *self.blocked_by();
         if !alters(&self.operations) {

@@ -89,7 +89,7 @@ impl SessionState {
     }
 
     /// Notes that the client is told that its request was granted. Returns whether it was told before.
-    pub(in crate::ledger) fn tell(&mut self) -> bool {
+    pub(in crate::ledger) fn note_told(&mut self) -> bool {
         mem::replace(&mut self.is_told, true)
     }
 
@@ -122,7 +122,7 @@ impl SessionState {
         (ending.why, ending.refusal)
     }
 
-    /// Sets where the request that closed the ending session is answered, when its end is committed.
+    /// Sets the recipient of the answer to the request that closed the session. It is sent when the end is committed.
     pub(in crate::ledger) fn set_closer(&mut self, closer: ReplyTo) {
         if let Some(ending) = &mut self.ending {
             ending.closer = Some(closer);
@@ -171,7 +171,7 @@ impl SessionState {
     }
 
     pub(in crate::ledger) fn subtract_bytes(&mut self, bytes: usize) {
-        invariant!(self.bytes >= bytes, "a session gives back the memory that was counted for it");
+        invariant!(self.bytes >= bytes, "no more memory is subtracted from a session than was added");
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
@@ -217,7 +217,7 @@ impl SessionState {
         &mut self.log
     }
 
-    /// Adds a waiting request that is answered to the connection, with the token by which the connection identifies it.
+    /// Adds a waiting request whose answer goes to the connection, with the token by which the connection identifies it.
     pub(in crate::ledger) fn add_token(&mut self, token: Token, waiter: GrantId) {
         self.tokens.insert(token, waiter);
     }
@@ -238,12 +238,12 @@ impl SessionState {
         self.tokens.len()
     }
 
-    /// Takes the first of the waiters that will be answered to the connection.
+    /// Takes the first of the waiters whose answers go to the connection.
     pub(in crate::ledger) fn pop_token(&mut self) -> Option<GrantId> {
         self.tokens.pop_first().map(|(_, waiter)| waiter)
     }
 
-    /// Takes all waiters that will be answered to the connection, in the order of their ids.
+    /// Takes all waiters whose answers go to the connection, in the order of their ids.
     pub(in crate::ledger) fn take_tokens(&mut self) -> Vec<GrantId> {
         let mut waiters: Vec<_> =
             std::mem::take(&mut self.tokens).into_iter().map(|(_, waiter)| waiter).collect();
