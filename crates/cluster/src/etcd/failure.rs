@@ -23,7 +23,7 @@ pub(super) enum Failure {
     Malformed(&'static str),
 }
 
-/// What an error of etcd means for the caller.
+/// The meaning of an error of etcd for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The call may have been performed, or may still be. The caller repeats it.

@@ -114,7 +114,7 @@ pub(super) fn transaction_answer(
     collect(answer.responses, &mut read)?;
     let expected = performed.iter().filter(|operation| matches!(operation, Operation::Read { .. })).count();
     if read.len() != expected {
-        return Err("another number of reads than were sent");
+        return Err("a number of reads that differs from the request");
     }
     Ok(TransactionAnswer { revision: revision(answer.header)?, held, read })
 }

@@ -166,7 +166,7 @@ pub struct Machine {
     reported: Reported,
 }
 
-/// What [`Machine::poll_event`] has last reported.
+/// The state that [`Machine::poll_event`] has last reported.
 #[derive(Clone, Debug, Default)]
 struct Reported {
     phase: Option<Phase>,
@@ -206,7 +206,7 @@ struct Joining {
     due: BootTime,
 }
 
-/// What a joining node has read.
+/// The cluster as a joining node has read it.
 #[derive(Clone, Debug)]
 struct JoinView {
     format: Seen<Format>,

@@ -40,17 +40,17 @@ pub(super) struct Seen<T> {
     pub modified: Revision,
 }
 
-/// The values that one transaction read, at one revision.
+/// The values that one transaction read, at one revision. "This node" is the node whose view it is.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// The node of this name.
+    /// The entry of this node, which another run of it may have written.
     pub node: Option<Seen<Node>>,
-    /// The heartbeat of the node of this name.
+    /// The heartbeat of this node.
     pub heartbeat: Option<Seen<Heartbeat>>,
     pub format: Option<Seen<Format>>,
     pub marker: Option<Seen<Marker>>,
     pub leadership: Option<Seen<Leadership>>,
-    /// The request to drain the node of this name.
+    /// The request to drain this node.
     pub drain: Option<Seen<Drain>>,
     /// The other node that was read.
     pub other: Option<Other>,
@@ -138,7 +138,7 @@ pub(super) fn seen<T: DeserializeOwned>(entry: &Option<Entry>) -> Result<Option<
     Ok(Some(Seen { value: decode(&entry.key, &entry.value)?, modified: entry.modified }))
 }
 
-/// What a node knows about the leader's heartbeat.
+/// The leader's heartbeat, as far as a node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaderHeartbeat {
     /// Its heartbeat was not read, because another node led when the transaction was made.
