@@ -121,7 +121,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     Ok(())
 }
 
-/// Takes a step; a dry run only looks for obstacles. Returns the obstacle that prevents the step, if any. Fails if the
+/// Executes a step; a dry run only looks for obstacles. Returns the obstacle that prevents the step, if any. Fails if the
 /// connection does.
 async fn take(
     step: &Step<'_>,

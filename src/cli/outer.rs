@@ -1,4 +1,4 @@
-//! What the programs around this one hold: an outer `run`, or an `acquire` of the script that started this program.
+//! The holdings of the programs around this one: an outer `run`, or an `acquire` of the script that started this program.
 //!
 //! They release it only after this program has ended, so a request that needs it too would wait forever. `run` tells
 //! its command in the environment what is held. The server is asked what is still held, because a process in the
@@ -21,11 +21,11 @@ use signalbox_model::noun;
 /// The variable with the holdings, in JSON. Only this program reads it.
 pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
 
-/// What one program holds.
+/// A holding of one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Holding {
     Grant(GrantId),
-    /// What a `run` holds without a grant: the session of its connection, and its process, because a session of another
+    /// A holding of a `run` without a grant: the session of its connection, and its process, because a session of another
     /// server may have the same number.
     Connection {
         session: u64,

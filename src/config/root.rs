@@ -48,7 +48,7 @@ pub struct Config {
     pub tls: TlsConfig,
     /// The HTTP listener.
     pub http: HttpConfig,
-    /// What clients may do.
+    /// The rights of clients.
     pub access: AccessConfig,
     /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,

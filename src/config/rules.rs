@@ -125,38 +125,38 @@ impl FromStr for Clients {
 /// The subject of a rule about all certificates.
 const ANY: &str = "*";
 
-/// What clients may do. The default is that of an empty section.
+/// The section about the rights of clients. The default is that of an empty section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
     /// The file of tokens; `None` if no token is accepted.
     pub tokens: Option<PathBuf>,
     /// Whether tokens are accepted over connections without TLS from other machines.
     pub tokens_over_plain: bool,
-    /// What clients without a rule may do; `None` for read and acquire.
+    /// The rights of clients without a rule; `None` for read and acquire.
     pub anonymous: Option<Rights>,
-    /// What clients in networks may do; the first rule whose network contains the address decides.
+    /// The rules for clients in networks; the first one whose network contains the address decides.
     pub networks: Vec<NetworkRule>,
-    /// What clients with certificates may do; the first rule about one of their names decides.
+    /// The rules for clients with certificates; the first one about one of their names decides.
     pub certificates: Vec<CertificateRule>,
     /// The log of administrative changes, if there is one.
     pub audit_log: Option<PathBuf>,
 }
 
-/// What the clients in a network may do.
+/// The rights of the clients in a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRule {
     /// The network.
     pub network: Network,
-    /// What they may do.
+    /// Their rights.
     pub rights: Rights,
 }
 
-/// What the clients with a certificate may do.
+/// The rights of the clients with a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateRule {
     /// A name in the certificate; `None` for any.
     pub name: Option<CertificateName>,
-    /// What they may do.
+    /// Their rights.
     pub rights: Rights,
 }
 

@@ -1,4 +1,4 @@
-//! What `check-config` checks besides the text of a configuration: the files, accounts, directories and addresses that
+//! The checks of `check-config` besides that of the text of a configuration: the files, accounts, directories and addresses that
 //! the server would use. Nothing is changed, and no port is bound.
 //!
 //! Something that the server would refuse is a mistake. Something that this user cannot read is a warning, because the server may

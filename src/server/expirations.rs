@@ -1,6 +1,6 @@
 //! When the certificates and tokens in use expire: the server warns before that, and its metrics have the times.
 //!
-//! What is in use is read where it is used, so nothing that was replaced is reported.
+//! Each certificate or token is read where it is used, so one that was replaced is not reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 
 const DAY_S: u64 = 86_400;
 
-/// What expires.
+/// A certificate or token that expires.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// A certificate in a file of the configuration.
@@ -34,7 +34,7 @@ pub(super) enum Subject {
     Token(String),
 }
 
-/// What expires, with the beginning and the end of its life in seconds of Unix time.
+/// A certificate or token, with the beginning and the end of its validity in seconds of Unix time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Expiration {
     pub(super) subject: Subject,

@@ -95,7 +95,7 @@ pub(super) struct Export {
     next: Option<Next>,
 }
 
-/// What the connection sends next.
+/// The next output of the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Text(Bytes),
@@ -182,7 +182,7 @@ fn write(
             copy_spooled(snapshot, directory, &mut writer)
         }
     };
-    // What the writer reports is the cause of what the export reports.
+    // The failure of the writer is the cause of the failure that the export reports.
     if let Some(failure) = writer.failure.take() {
         return Err(failure);
     }

@@ -1,4 +1,4 @@
-//! What this process knows about its cluster: for metrics, probes and the status page, and for clients. Reading it
+//! The cluster as this process knows it: for metrics, probes and the status page, and for clients. Reading it
 //! sends no request to etcd.
 
 use std::sync::{Arc, Mutex};

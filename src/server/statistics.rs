@@ -1,4 +1,4 @@
-//! What the server counts and measures: one table, from which the items of Stats (which SIGUSR1 also logs), the metrics of
+//! The statistics of the server: one table, from which the items of Stats (which SIGUSR1 also logs), the metrics of
 //! `/metrics` and objects of the JSON API are made.
 //!
 //! The fifteen items of yrmcds come first, with its names and in its order, as its clients expect.
@@ -44,7 +44,7 @@ pub(super) struct Metric {
     pub(super) label: Option<(&'static str, &'static str)>,
 }
 
-/// What the number of a figure means.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Count,
@@ -63,7 +63,7 @@ pub(super) enum Object {
 
 use Unit::{Bytes, Count, Microseconds, Percent};
 
-/// What figures are read from.
+/// The source of the figures.
 pub(super) struct Source<'a> {
     server: &'a Server,
     ledger: LedgerStats,

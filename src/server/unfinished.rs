@@ -4,7 +4,8 @@
 //! client. If the server has too little memory, or the client has used up its share of it, the connections whose input
 //! began first are closed.
 //!
-//! Invariant: an eighth of the memory, and of a share, remains for such input, so that releases of long names arrive.
+//! Invariant: an eighth of the memory, and of a share, remains for such input, so that a client can still send releases of
+//! long names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -41,11 +42,11 @@ struct Inputs {
     /// The number of inputs that have begun.
     begun: u64,
     bytes: usize,
-    clients: HashMap<ClientKey, OfClient>,
+    clients: HashMap<ClientKey, ClientInputs>,
 }
 
 #[derive(Debug)]
-struct OfClient {
+struct ClientInputs {
     usage: Arc<ClientUsage>,
     bytes: usize,
     /// By their numbers, so in the order in which they began.
@@ -115,7 +116,7 @@ impl Unfinished {
         let (open, closed) = oneshot::channel();
         let number = self.with(|inputs| {
             inputs.begun += 1;
-            let new = || OfClient { usage: Arc::clone(usage), bytes: 0, inputs: BTreeMap::new() };
+            let new = || ClientInputs { usage: Arc::clone(usage), bytes: 0, inputs: BTreeMap::new() };
             let of_client = inputs.clients.entry(client.key()).or_insert_with(new);
             of_client.inputs.insert(inputs.begun, Input { bytes: 0, _open: open });
             inputs.begun

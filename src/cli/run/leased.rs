@@ -88,7 +88,7 @@ struct LeaseHold<'a> {
     state: State,
 }
 
-/// What the hold has reported so far. Each event is reported once.
+/// The events that the hold has reported so far. Each is reported once.
 #[derive(Clone, Copy)]
 enum State {
     Held {

@@ -1,4 +1,4 @@
-//! What `top` shows and what its keys do, without a terminal and a server.
+//! The contents of the screens of `top` and the actions of its keys, without a terminal and a server.
 //!
 //! Invariants: the rows are those of the view that pass the filter, in its order; the selected row exists, unless there are none.
 
@@ -188,7 +188,7 @@ pub(super) fn ttl_left(session: &SessionEntry<Bytes>) -> Option<u64> {
     ttl_left_s(session.ttl_left).map(|left| left as u64)
 }
 
-/// What the program does after a key.
+/// The next action of the program after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The screen is drawn again.

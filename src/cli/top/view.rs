@@ -334,8 +334,8 @@ pub(super) fn write(lines: &[Line], width: u16, out: &mut impl Write) -> io::Res
         queue!(out, MoveTo(0, row as u16))?;
         let mut columns = usize::from(width);
         for Span { text, style } in line {
-            // Terminals differ in the width of some characters. This puts what follows them into its column on all
-            // terminals.
+            // Terminals differ in the width of some characters. This lets the next span begin in its column on all of
+            // them.
             queue!(out, MoveToColumn(width - columns as u16))?;
             let text = cut(text, columns);
             columns = columns.saturating_sub(text.width());

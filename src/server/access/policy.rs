@@ -21,7 +21,7 @@ pub(in crate::server) enum Identity {
     Certificate(CertificateName),
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Permissions {
     rights: Arc<Rights>,
@@ -71,7 +71,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What a valid token gives.
+/// The permissions that a valid token has proven.
 #[derive(Debug)]
 pub(super) struct Proven {
     pub(super) permissions: Permissions,

@@ -1,4 +1,4 @@
-//! What a connection may do now.
+//! The present rights of a connection.
 //!
 //! Invariant: `may` answers by the rules as of the last `refresh`. That is called before requests are executed and
 //! before messages are sent, and decides again if the rules were replaced or the token has expired.
@@ -12,7 +12,7 @@ use signalbox_model::{Refusal, Target, TokenRefusal, UnixSeconds};
 /// The number of refused tokens after which a connection is closed.
 const FAILURES_MAX: u32 = 3;
 
-/// What a connection may do, and why.
+/// The rights of a connection, and where they come from.
 #[derive(Debug)]
 pub(in crate::server) struct Standing {
     permissions: Permissions,

@@ -46,7 +46,7 @@ struct OpenConnection {
     client: Client,
     /// The first bytes of a TLS handshake, if one has begun.
     handshake: Option<BytesMut>,
-    /// What plain requests hold.
+    /// The holdings of plain requests.
     holder: Session,
     /// The connection's entry in the server's table of peers.
     peer_entry: PeerEntry,

@@ -52,7 +52,7 @@ struct Connection<'a, S> {
     busy: Busy<'a>,
 }
 
-/// What the connection does after a turn.
+/// The next step of the connection after a turn.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     /// Another turn at once.

@@ -188,7 +188,7 @@ impl Inbound {
 /// connection must not keep what it holds for that long.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a connection does now. It reads only in the state `Reading`.
+/// The present activity of a connection. It reads only in the state `Reading`.
 #[derive(Default)]
 pub(super) enum Activity {
     /// It reads requests.

@@ -82,7 +82,7 @@ pub(super) struct Node {
     relay_port: Option<(TcpListener, RelaySecret)>,
     /// Where clients reach the node.
     advertised: Advertised,
-    /// What the node knows about the cluster, and the fence after whose deadline it writes nothing to clients.
+    /// The cluster as the node knows it, and the fence after whose deadline it writes nothing to clients.
     pub(super) view: NodeView,
 }
 

@@ -1,4 +1,4 @@
-//! What exists only while the node serves clients: the server, the thread of its store, and its tasks.
+//! The parts that exist only while the node serves clients: the server, the thread of its store, and its tasks.
 
 use std::io;
 use std::net::{IpAddr, TcpListener as StdTcpListener};

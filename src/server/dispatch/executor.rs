@@ -25,7 +25,7 @@ use signalbox_protocol::{
     self as wire, Extended, ExtendedOpcode, ExtendedResponse, Frame, FrameClass, Opaque, Response, Wait,
 };
 
-/// What the connection does after a frame was executed.
+/// The next step of the connection after a frame was executed.
 pub(in crate::server) enum NextStep {
     /// It executes the next frame.
     Continue,

@@ -1,4 +1,4 @@
-//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease.
+//! The state of a connection for the extended operations: its Hello, its waiting requests, its watches and its lease.
 //! This file also composes the frames of what the core sends: answers, events and notices.
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(in crate::server) struct ExtendedState {
     /// The namespace of the port.
     pub(super) namespace: Namespace,
     pub(super) is_encrypted: bool,
-    /// What the client may do.
+    /// The rights of the client.
     pub(super) standing: Standing,
     /// Receives late answers, events and notices.
     pub(super) mailbox: Arc<Mailbox>,

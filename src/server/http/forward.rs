@@ -64,7 +64,7 @@ struct Connection {
     is_encrypted: bool,
 }
 
-/// What a node states about the client of a request.
+/// The statements of a node about the client of a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Stated {
     address: SocketAddr,
@@ -129,7 +129,7 @@ impl Forwarder {
             let connected = timeout(hold, self.connection()).await;
             let Connection { mut requests, is_encrypted } = connected.map_err(|_| ApiError::no_leader())?;
             hold = hold.saturating_sub(began.elapsed() + PAUSE);
-            // What needs TLS is not sent where others may read it.
+            // A request that needs TLS is not sent where others may read it.
             let stated = if is_encrypted { peer.clone() } else { Peer { is_encrypted, ..peer.forwarded() } };
             may_forward_token(access, &stated, &head.headers)?;
             match answer_to(&mut requests, compose(&stated, head, body)).await {

@@ -97,7 +97,7 @@ impl Page {
         Ok(Self { offset, limit: limit_of(parameters)? })
     }
 
-    /// Goes through a list, and keeps the entries of the page. `next` takes a step, and returns no entries at the end.
+    /// Goes through a list, and keeps the entries of the page. `next` runs a step, and returns no entries at the end.
     pub(super) async fn take<E, T: Serialize>(
         self,
         next: impl FnMut() -> Vec<E>,
@@ -158,7 +158,7 @@ impl Page {
     }
 }
 
-/// Goes through a list, with pauses. `next` takes a step, and returns no entries at the end; `take` receives the
+/// Goes through a list, with pauses. `next` runs a step, and returns no entries at the end; `take` receives the
 /// entries of a step.
 pub(super) async fn each_step<E>(
     mut next: impl FnMut() -> Vec<E>,

@@ -70,7 +70,7 @@ struct Route {
     handler: fn(Context) -> Pin<Box<dyn Future<Output = Answer> + Send>>,
 }
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// It reads. It may also be a POST, whose body has the parameters: names that are too long for a URL.

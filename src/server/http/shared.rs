@@ -1,5 +1,5 @@
-//! What the connections of the listener share: the stage of the process, its rules, and what was computed for later
-//! requests.
+//! The state that the connections of the listener share: the stage of the process, its rules, and results that are kept for
+//! later requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     pub(super) leases: Leases,
 }
 
-/// What the process does.
+/// The stage of the process.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
     /// It starts.

@@ -35,11 +35,11 @@ pub trait RelayNetwork: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static;
     /// A source of connections.
     type Listener: Listener<Stream = Self::Stream>;
-    /// What serves connections on this node.
+    /// Serves connections on this node.
     type Spawner: Spawn<Self::Stream> + Sync;
 
-    /// Returns what serves the connections that other nodes relay to this one, and those of its own clients that waited
-    /// until it led.
+    /// Returns the spawner for the connections that other nodes relay to this one, and for those of its own clients that
+    /// waited until it led.
     fn spawner(&self) -> &Self::Spawner;
 
     /// Starts a task that relays a client.

@@ -125,7 +125,7 @@ async fn present(
     Ok(present)
 }
 
-/// Takes a step; in a dry run, only checks what would prevent it.
+/// Executes a step; in a dry run, only checks what would prevent it.
 async fn take(
     context: &Context,
     server: &Server,

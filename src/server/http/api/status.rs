@@ -1,4 +1,4 @@
-//! What concerns the whole process: its stage, its statistics, refusals, the store and the cluster.
+//! The status of the whole process: its stage, its statistics, refusals, the store and the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;

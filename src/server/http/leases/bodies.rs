@@ -90,7 +90,7 @@ fn understood(body: &[u8]) -> Option<Wanted> {
     Wanted::of(&mut Parameters::of_json(body).ok()?).ok()
 }
 
-/// What a request means, apart from its place, which may differ when it is repeated.
+/// Returns the contents of a request as text, without its place, which may differ when it is repeated.
 fn meaning(wanted: &Wanted) -> String {
     format!("{:?}", Wanted { place: None, ..wanted.clone() })
 }

@@ -320,7 +320,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// What the system reports about the process; `None`: it does not report it.
+/// The figures of the process that the system reports; `None`: it does not report one.
 struct Process {
     cpu_s: Option<f64>,
     resident_bytes: Option<u64>,

@@ -39,7 +39,7 @@ struct State {
     is_walking: bool,
 }
 
-/// What a walk has found.
+/// The results of a walk.
 #[derive(Clone, Debug, Default)]
 struct Walked {
     names: [Vec<Box<[u8]>>; Namespace::ALL.len()],
