@@ -95,8 +95,8 @@ impl Permit {
         &self.grant.granted.capacities
     }
 
-    /// Returns the claims whose semaphore existed with another capacity than the requested one, and the capacity that
-    /// it has. The programs that use it request different capacities. The client also logs a warning.
+    /// Returns the claims whose semaphore existed with a capacity that differs from the requested one, and the capacity
+    /// that it has. The programs that use it request different capacities. The client also logs a warning.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {

@@ -568,7 +568,7 @@ fn held(state: &SessionState) -> u32 {
     u32::try_from(state.grant_count()).unwrap_or(u32::MAX) - state.waiting()
 }
 
-/// The texts of a client's address and identity; empty if it has none.
+/// The address and the identity of a client, as texts; empty if the client or its identity is not known.
 pub(crate) fn client_texts(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u8]>) {
     let address = client.map(|client| client.address.to_string()).unwrap_or_default();
     let identity = client.and_then(|client| client.identity.as_deref()).unwrap_or_default();

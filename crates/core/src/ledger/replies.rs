@@ -64,7 +64,7 @@ impl Ledger {
         }
         let changed = match change(self, session) {
             // A refusal has changed nothing, so a repeated request may be executed again. It is not cached if memory
-            // is scarce. Nor is `NotStored`: forgetting it would delete an answer from the store, which has none.
+            // is scarce. Nor is `NotStored`: forgetting it would delete an answer that the store does not have.
             Err(refusal)
                 if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
             {

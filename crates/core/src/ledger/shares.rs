@@ -34,7 +34,7 @@ impl Ledger {
         }
     }
 
-    /// Uncounts a session that is about to be removed.
+    /// Stops counting a session that is about to be removed.
     pub(super) fn uncount_session(&mut self, session: SessionId) {
         let state = self.sessions.existing(session);
         self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
@@ -76,7 +76,7 @@ impl Ledger {
         self.clients.add(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }
 
-    /// Uncounts a waiter of a session that is granted or refused.
+    /// Stops counting a waiter of a session that is granted or refused.
     pub(super) fn uncount_waiter(&mut self, session: SessionId) {
         self.clients.subtract(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }

@@ -121,8 +121,8 @@ impl Sysv {
         self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
     }
 
-    /// Stores that a process no longer has adjustments of a set, because they were applied. `is_last`: it has none of
-    /// other sets either.
+    /// Stores that a process no longer has adjustments of a set, because they were applied. `is_last`: it has no
+    /// adjustments of other sets either.
     pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
         if !self.is_durable(id) {
             return;

@@ -105,7 +105,7 @@ impl Values {
         self.adjustments.contains_key(&process)
     }
 
-    /// Gives the process adjustments of the set, all 0, if it has none. Returns whether it had none.
+    /// Adds adjustments of the process, all 0, unless it has adjustments of the set. Returns whether they are new.
     pub(super) fn adjust_for(&mut self, process: ProcessId) -> bool {
         let count = self.count();
         let mut is_new = false;
