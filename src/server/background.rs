@@ -162,7 +162,7 @@ impl Pauses {
         Self { burst, last: 0, left: steps::SWEEP_PAUSES_MAX }
     }
 
-    /// Whether the sweep pauses now that it has visited this many names.
+    /// Returns whether the sweep pauses now that it has visited this many names.
     fn is_due(&mut self, visited: u64) -> bool {
         let is_due = self.left > 0 && visited - self.last >= self.burst;
         if is_due {

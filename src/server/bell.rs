@@ -32,7 +32,7 @@ impl Bell {
         *is_rung = false;
     }
 
-    /// Whether the thread must end once its work is done.
+    /// Returns whether the thread must end once its work is done.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Acquire)
     }

@@ -148,12 +148,12 @@ impl ClientAddress {
         }
     }
 
-    /// Whether another node relays the connection.
+    /// Returns whether another node relays the connection.
     pub(super) fn is_relayed(&self) -> bool {
         matches!(self.source, Source::Relay { .. })
     }
 
-    /// Whether the relay encrypts the connection, in place of the client's own TLS, which ends at the relay.
+    /// Returns whether the relay encrypts the connection, in place of the client's own TLS, which ends at the relay.
     pub(super) fn is_encrypted_by_relay(&self) -> bool {
         self.channel_proof().is_some()
     }
@@ -166,13 +166,13 @@ impl ClientAddress {
         }
     }
 
-    /// Whether the connection comes from a proxy. If so, its end says nothing about the client: a proxy closes the
+    /// Returns whether the connection comes from a proxy. If so, its end says nothing about the client: a proxy closes the
     /// connection in the same way when the client closes it and when it loses the client.
     pub(super) fn is_proxied(&self) -> bool {
         matches!(self.source, Source::Header { .. } | Source::Proxy { .. })
     }
 
-    /// Whether the client is on the machine to which it is connected, so that its requests cross no network in the
+    /// Returns whether the client is on the machine to which it is connected, so that its requests cross no network in the
     /// clear. A proxy that states no address is itself the client.
     pub(super) fn is_local(&self) -> bool {
         let is_loopback = self.address.ip().to_canonical().is_loopback();
@@ -186,12 +186,12 @@ impl ClientAddress {
         }
     }
 
-    /// Whether rights may depend on the address.
+    /// Returns whether rights may depend on the address.
     pub(super) fn is_believed(&self) -> bool {
         !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
-    /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed`
+    /// Returns whether the client may send administrative requests: its address is listed, or it is on this machine. `listed`
     /// must not have IPv4 addresses that are mapped to IPv6.
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();

@@ -98,7 +98,7 @@ impl Expiration {
     }
 }
 
-/// Whether the file of a key is read only at the start.
+/// Returns whether the file of a key is read only at the start.
 fn is_read_at_start(key: &str) -> bool {
     key.starts_with("cluster.")
 }

@@ -6,7 +6,7 @@
 //!
 //! While a snapshot of the file of a data directory is kept, the file cannot reuse space that was freed since, and
 //! grows with each commit. So the text of such a snapshot is first written, as fast as possible, into an unnamed file
-//! beside it, and waits there for the client.
+//! in the same directory, and waits there for the client.
 //!
 //! Invariants: a snapshot is freed when its export or its connection ends, and at the latest [`TIME_MAX`] after the
 //! export began; that of a file is freed without waiting for the client. At most [`EXPORTS_MAX`] exports are read at

@@ -184,7 +184,7 @@ impl LineFormat {
     }
 }
 
-/// Whether standard error is the stream that systemd names by device and inode. A program whose standard error was
+/// Returns whether standard error is the stream that systemd names by device and inode. A program whose standard error was
 /// redirected inherits the variable too, and must not take its standard error for the journal.
 fn stderr_is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
@@ -328,7 +328,7 @@ fn write_on_one_line(line: &mut String, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// Whether a value needs no quotes after `name=`.
+/// Returns whether a value needs no quotes after `name=`.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '='))
 }

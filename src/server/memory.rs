@@ -56,7 +56,7 @@ impl MemoryBudget {
         self.max.store(max.unwrap_or_else(default_max), Ordering::Relaxed);
     }
 
-    /// Whether nothing may grow.
+    /// Returns whether nothing may grow.
     pub(super) fn is_exhausted(&self) -> bool {
         self.limit().is_exceeded()
     }
@@ -74,7 +74,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether the budget is exhausted, or was and is not free again. Logs when it is free. Must be called regularly.
+    /// Returns whether the budget is exhausted, or was and is not free again. Logs when it is free. Must be called regularly.
     pub(super) fn is_scarce(&self) -> bool {
         let (in_use, max) = (Self::in_use(), self.limit().max);
         let is_free = in_use < max - max / 100 * FREE_AGAIN_PERCENT;

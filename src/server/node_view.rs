@@ -46,7 +46,7 @@ impl NodeView {
         Some(BootTime::now().since(BootTime(sent)))
     }
 
-    /// Whether clients that connect to this node are served by the leader.
+    /// Returns whether clients that connect to this node are served by the leader.
     pub(super) fn reaches_leader(&self) -> bool {
         self.relays.leader().is_some()
     }

@@ -110,7 +110,7 @@ pub(super) fn missing(config: &Config) -> Vec<PrivilegeError> {
     user.into_iter().chain(group).collect()
 }
 
-/// Whether the configuration names a user or group although this process cannot switch to it.
+/// Returns whether the configuration names a user or group although this process cannot switch to it.
 pub(super) fn is_ignored(config: &Config) -> bool {
     !geteuid().is_root() && (config.user.is_some() || config.group.is_some())
 }

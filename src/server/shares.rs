@@ -292,7 +292,7 @@ impl Drop for HoldingBytes {
 impl ConnectionKind {
     pub(super) const SERVICE_PORTS: [Self; 2] = [Self::Counters, Self::Semaphores];
 
-    /// Whether connections that end soon are limited.
+    /// Returns whether connections that end soon are limited.
     fn has_short_connections(self) -> bool {
         Self::SERVICE_PORTS.contains(&self)
     }
@@ -433,7 +433,7 @@ impl Clients {
 }
 
 impl Client {
-    /// Whether the entry contains something that must not be forgotten.
+    /// Returns whether the entry contains something that must not be forgotten.
     fn is_needed(&self, now: Instant) -> bool {
         self.connections != [0; _]
             || self.short_connections.per_second(now) > FEW

@@ -198,12 +198,12 @@ impl Server {
         self.rules.config.get()
     }
 
-    /// Whether the connections of this peer must begin with a proxy's header.
+    /// Returns whether the connections of this peer must begin with a proxy's header.
     pub(super) fn is_proxy(&self, peer: ClientAddress) -> bool {
         self.config().is_proxy(peer.socket().ip())
     }
 
-    /// Whether this server is a node that leads a cluster.
+    /// Returns whether this server is a node that leads a cluster.
     pub(super) fn is_node(&self) -> bool {
         self.fence.is_some()
     }
@@ -244,7 +244,7 @@ impl Server {
         }
     }
 
-    /// Whether no further message may be written to a client.
+    /// Returns whether no further message may be written to a client.
     pub(super) fn is_fenced(&self) -> bool {
         self.fence.as_ref().is_some_and(Fence::is_past)
     }
@@ -293,7 +293,7 @@ impl Server {
         }
     }
 
-    /// Whether a connection has something to do for its peer.
+    /// Returns whether a connection has something to do for its peer.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }

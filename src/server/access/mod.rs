@@ -162,7 +162,7 @@ impl Access {
         self.policy().tokens()
     }
 
-    /// Whether a client may show a token over its connection.
+    /// Returns whether a client may show a token over its connection.
     pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         self.policy().accepts_token_of(client, is_encrypted)
     }

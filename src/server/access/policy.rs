@@ -31,7 +31,7 @@ pub(in crate::server) struct Permissions {
 }
 
 impl Permissions {
-    /// Whether the client may do this.
+    /// Returns whether the client may do this.
     pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
         self.rights.permit(right, target)
     }
@@ -41,17 +41,17 @@ impl Permissions {
         self.identity.as_ref()
     }
 
-    /// Whether they include all rights of `others`.
+    /// Returns whether they include all rights of `others`.
     pub(in crate::server) fn include(&self, others: &Self) -> bool {
         self.rights.include(&others.rights)
     }
 
-    /// Whether they include all rights of `others`, apart from administration.
+    /// Returns whether they include all rights of `others`, apart from administration.
     pub(super) fn include_use(&self, others: &Self) -> bool {
         self.rights.include(&others.rights.without(Right::Administer))
     }
 
-    /// Whether some plain request must be refused.
+    /// Returns whether some plain request must be refused.
     pub(super) fn restrict_plain(&self) -> bool {
         !self.rights.include(&Rights::READ_AND_ACQUIRE)
     }
@@ -161,7 +161,7 @@ impl Policy {
         Proven::of(self.tokens.verify(&token, now.0))
     }
 
-    /// Whether a client may show a token over its connection.
+    /// Returns whether a client may show a token over its connection.
     pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         is_encrypted || client.address.is_local() || self.tokens_over_plain
     }

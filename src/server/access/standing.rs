@@ -65,7 +65,7 @@ impl Standing {
         }
     }
 
-    /// Whether [`Self::refresh`] has something to do.
+    /// Returns whether [`Self::refresh`] has something to do.
     #[inline]
     pub(in crate::server) fn is_stale(&self, access: &Access, now: UnixSeconds) -> bool {
         self.generation != access.generation() || self.permissions.expires_at().is_some_and(|at| at <= now)
@@ -100,7 +100,7 @@ impl Standing {
         !self.permissions.include(&before)
     }
 
-    /// Whether a client that another node relays could do as much, apart from administration, over a connection of its own.
+    /// Returns whether a client that another node relays could do as much, apart from administration, over a connection of its own.
     pub(in crate::server) fn is_kept_directly(
         &self,
         access: &Access,
@@ -122,7 +122,7 @@ impl Standing {
         self.lost_token = None;
     }
 
-    /// Whether some plain request must be refused.
+    /// Returns whether some plain request must be refused.
     #[inline]
     pub(in crate::server) fn restricts_plain(&self) -> bool {
         self.restricts_plain
@@ -137,7 +137,7 @@ impl Standing {
         &self.permissions
     }
 
-    /// Whether the client may do this.
+    /// Returns whether the client may do this.
     pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
         self.permissions.may(right, target)
     }

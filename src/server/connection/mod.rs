@@ -184,7 +184,7 @@ where
         self.inbound.poll_closed(context).map(Err)
     }
 
-    /// Whether the peer sends nothing more and waits for answers that a store may delay.
+    /// Returns whether the peer sends nothing more and waits for answers that a store may delay.
     fn awaits_last_answers(&self) -> bool {
         self.activity.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
     }

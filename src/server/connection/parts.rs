@@ -240,12 +240,12 @@ impl Activity {
         }
     }
 
-    /// Whether more is read, now or later.
+    /// Returns whether more is read, now or later.
     pub(super) fn is_input_open(&self) -> bool {
         self.end().is_none()
     }
 
-    /// Whether the peer has sent all of its requests and may still read the answers.
+    /// Returns whether the peer has sent all of its requests and may still read the answers.
     pub(super) fn is_ended_by_the_peer(&self) -> bool {
         matches!(self.end(), Some(End::Peer | End::BadInput(_)))
     }
@@ -258,7 +258,7 @@ impl Activity {
         matches!(self, Self::Executing { .. } | Self::Streaming { frames: Some(_), .. })
     }
 
-    /// Whether received frames or a response are in progress.
+    /// Returns whether received frames or a response are in progress.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Self::Executing { .. } | Self::Streaming { .. })
     }
@@ -316,7 +316,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether the server ends the connection while the peer may still send.
+    /// Returns whether the server ends the connection while the peer may still send.
     pub(super) fn is_by_the_server(&self) -> bool {
         matches!(
             self,
@@ -332,7 +332,7 @@ impl End {
         )
     }
 
-    /// Whether only the part of the connection without TLS ends.
+    /// Returns whether only the part of the connection without TLS ends.
     pub(super) fn begins_tls(&self) -> bool {
         matches!(self, Self::BadInput(DecodeError::BeginsTls))
     }
@@ -398,18 +398,18 @@ impl Outbound {
         self.buffer.is_empty()
     }
 
-    /// Whether too much output waits to read more.
+    /// Returns whether too much output waits to read more.
     pub(super) fn is_full(&self, is_memory_exhausted: bool) -> bool {
         self.buffer.len() - self.written
             > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }
     }
 
-    /// Whether output waits that the peer did not take when it was offered.
+    /// Returns whether output waits that the peer did not take when it was offered.
     pub(super) fn is_blocked(&self) -> bool {
         !self.deferred && (!self.buffer.is_empty() || self.is_unflushed)
     }
 
-    /// Whether the stream has accepted output that it may not have sent.
+    /// Returns whether the stream has accepted output that it may not have sent.
     pub(super) fn is_unflushed(&self) -> bool {
         self.is_unflushed
     }

@@ -251,7 +251,7 @@ impl ExtendedState {
         }
     }
 
-    /// Whether a waiting request or a watch uses an opaque. If so, the client could not tell apart the responses to
+    /// Returns whether a waiting request or a watch uses an opaque. If so, the client could not tell apart the responses to
     /// another request with it.
     pub(super) fn uses(&self, opaque: Opaque) -> bool {
         self.waiting.contains_key(&opaque)
@@ -281,18 +281,18 @@ impl ExtendedState {
         }
     }
 
-    /// Whether the core has messages for the peer, or a snapshot has not been sent in full.
+    /// Returns whether the core has messages for the peer, or a snapshot has not been sent in full.
     #[inline]
     pub(in crate::server) fn has_messages(&self) -> bool {
         self.mailbox.is_filled() || !self.snapshots.is_empty()
     }
 
-    /// Whether requests have not been answered yet.
+    /// Returns whether requests have not been answered yet.
     pub(in crate::server) fn awaits_answers(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether answers wait for the store, and for nothing else. The server must have a store.
+    /// Returns whether answers wait for the store, and for nothing else. The server must have a store.
     pub(in crate::server) fn awaits_store(&self, server: &Server) -> bool {
         let is_change = |waiting: &WaitingRequest| match waiting.opcode {
             // A request in a queue does not wait for the store.
@@ -302,7 +302,7 @@ impl ExtendedState {
         self.waiting.values().any(is_change) || server.core.is_storing_for(self.connection, &self.mailbox)
     }
 
-    /// Whether the connection session was revoked.
+    /// Returns whether the connection session was revoked.
     pub(in crate::server) fn is_revoked(&self) -> bool {
         self.mailbox.is_closed()
     }

@@ -271,7 +271,7 @@ fn put_text(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Whether a text is ASCII and needs no escapes in JSON.
+/// Returns whether a text is ASCII and needs no escapes in JSON.
 fn is_plain(text: &[u8]) -> bool {
     let is_special = |byte: &u8| !matches!(byte, b' '..=b'~') | matches!(byte, b'"' | b'\\');
     // Sixteen bytes are compared at once.

@@ -10,7 +10,7 @@ use super::shared::Shared;
 
 pub(super) const PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Whether a request is a probe, which any client may send. By default, HAProxy probes readiness by `OPTIONS /`.
+/// Returns whether a request is a probe, which any client may send. By default, HAProxy probes readiness by `OPTIONS /`.
 pub(super) fn is_probe(method: &Method, path: &str) -> bool {
     PATHS.contains(&path) || is_default_of_haproxy(method, path)
 }

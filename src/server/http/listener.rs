@@ -266,7 +266,7 @@ where
     Ok(())
 }
 
-/// Whether a client is slowed down after this answer, like a client of the service ports that lacks a right.
+/// Returns whether a client is slowed down after this answer, like a client of the service ports that lacks a right.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS)
 }

@@ -90,12 +90,12 @@ macro_rules! routes {
 }
 
 impl Route {
-    /// Whether it reads, and so may be a GET.
+    /// Returns whether it reads, and so may be a GET.
     fn is_read(&self) -> bool {
         self.kind == Kind::Read
     }
 
-    /// Whether a node of a cluster that does not lead forwards it to the leader. Such a request may be repeated.
+    /// Returns whether a node of a cluster that does not lead forwards it to the leader. Such a request may be repeated.
     fn is_served_by_every_node(&self) -> bool {
         self.kind != Kind::Change && !OF_THIS_NODE.contains(&self.path)
     }
@@ -238,14 +238,14 @@ fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     }
 }
 
-/// Whether the port of a host is valid or missing.
+/// Returns whether the port of a host is valid or missing.
 fn has_valid_port(host: &Authority) -> bool {
     let rest = host.as_str().strip_prefix(host.host());
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
 }
 
-/// Whether a host is this server: loopback, the address that the client has connected to, or a name of the configuration.
+/// Returns whether a host is this server: loopback, the address that the client has connected to, or a name of the configuration.
 /// The port is not compared, because a tunnel may have another one.
 fn is_known(host: &Authority, local: IpAddr, names: &[String]) -> bool {
     let name = host.host();
@@ -284,7 +284,7 @@ fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Re
     }
 }
 
-/// Whether an origin is that of a host. The origin of a request over TLS must have TLS too.
+/// Returns whether an origin is that of a host. The origin of a request over TLS must have TLS too.
 fn is_origin_of(origin: &str, host: &Authority, is_encrypted: bool) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let default_port = match scheme {

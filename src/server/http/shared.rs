@@ -98,7 +98,7 @@ impl Shared {
         assert!(is_first, "a process joins once");
     }
 
-    /// Returns what forwards requests to the leader; `None`: this node leads, or does not forward.
+    /// Returns the forwarder of requests to the leader; `None`: this node leads, or does not forward.
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.forwarder.get().filter(|_| matches!(self.stage(), Stage::Standby))
     }
@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// Whether nothing may be written to clients any longer.
+    /// Returns whether nothing may be written to clients any longer.
     pub(super) fn is_fenced(&self) -> bool {
         self.stage().server().is_some_and(|server| server.is_fenced())
     }

@@ -232,7 +232,7 @@ impl<N: RelayNetwork> Incoming<N> {
         }
     }
 
-    /// Whether a client that does not use TLS itself is refused.
+    /// Returns whether a client that does not use TLS itself is refused.
     fn refuses_plain(&self, client: ClientAddress) -> bool {
         self.server.tls().is_some_and(|tls| !tls.permits_plain(client))
     }

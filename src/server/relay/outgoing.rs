@@ -96,7 +96,7 @@ enum AttemptError {
 }
 
 impl AttemptError {
-    /// Whether the leader was reached, so that an attempt for another client may succeed.
+    /// Returns whether the leader was reached, so that an attempt for another client may succeed.
     fn has_reached_leader(&self) -> bool {
         match self {
             Self::OtherEpoch | Self::Disabled | Self::Tls(_) => true,
@@ -361,7 +361,7 @@ impl<S> ToLeader<S> {
         Arc::clone(self.relay.term())
     }
 
-    /// Whether this node has begun TLS, and has proven this to the leader.
+    /// Returns whether this node has begun TLS, and has proven this to the leader.
     pub(in crate::server) fn is_encrypted(&self) -> bool {
         matches!(self.leader, Either::Right(_))
     }

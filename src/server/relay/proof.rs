@@ -55,7 +55,7 @@ impl Handshake<'_> {
         Opening { statement: self.statement, proof: self.prove(OPENING, &[]) }
     }
 
-    /// Whether the relay knows the secret.
+    /// Returns whether the relay knows the secret.
     pub(super) fn is_proven_by(&self, opening: &Opening) -> bool {
         self.is_proof(OPENING, &[], &opening.proof)
     }
@@ -65,7 +65,7 @@ impl Handshake<'_> {
         Verdict { outcome, proof: self.prove(VERDICT, &[outcome.code()]) }
     }
 
-    /// Whether the leader knows the secret.
+    /// Returns whether the leader knows the secret.
     pub(super) fn is_answered_by(&self, verdict: &Verdict) -> bool {
         self.is_proof(VERDICT, &[verdict.outcome.code()], &verdict.proof)
     }

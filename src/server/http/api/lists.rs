@@ -190,7 +190,7 @@ fn session_steps(server: &Server) -> impl FnMut() -> Vec<ListedSession> {
     move || server.core.list_sessions(&mut listing, connected, server.moment())
 }
 
-/// Whether the label of a session, or the address or the identity of its client, contains a text.
+/// Returns whether the label of a session, or the address or the identity of its client, contains a text.
 fn has(listed: &ListedSession, search: &str) -> bool {
     let texts = [&listed.label, &listed.address, &listed.identity];
     search.is_empty() || texts.into_iter().any(|text| String::from_utf8_lossy(text).contains(search))

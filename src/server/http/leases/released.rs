@@ -54,7 +54,7 @@ impl Released {
         self.until.insert(*key, now + REMEMBERED);
     }
 
-    /// Whether a key was released recently.
+    /// Returns whether a key was released recently.
     pub(super) fn contains(&self, LeaseKey(key): &LeaseKey) -> bool {
         self.until.get(key).is_some_and(|until| *until > Instant::now())
     }
