@@ -34,7 +34,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use signalbox_model::Status;
 use signalbox_protocol::{DumpEntry, Response};
-use support::fake_server::{FakeServer, Outcome, Peer, soon};
+use support::fake_server::{FakeServer, OwnedRequest, Peer, soon};
 use support::yrmcdsd::Yrmcdsd;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
@@ -97,7 +97,7 @@ async fn ping_prints_a_time_for_each_answer() {
     let child = program(&server, &["ping", "-c", "2", "--interval", "0.01"]).spawn().unwrap();
     let mut peer = server.accept().await;
     for _ in 0..2 {
-        let request = peer.expect(Outcome::Noop).await;
+        let request = peer.expect(OwnedRequest::Noop).await;
         peer.answer(&request, Response::Done).await;
     }
     let output = finished(child).await;
@@ -112,7 +112,7 @@ async fn without_an_answer_in_time_the_status_is_69() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["ping", "--timeout", "0.1"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    peer.expect(Outcome::Noop).await;
+    peer.expect(OwnedRequest::Noop).await;
     assert_fails(&finished(child).await, 69, "did not respond within 0.1 s");
 }
 
@@ -129,7 +129,7 @@ async fn get_prints_the_number() {
     let name = OsStr::from_bytes(b"strange \xff name");
     let child = program(&server, &["get"]).arg(name).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Outcome::Get { name: b"strange \xff name".to_vec() }).await;
+    let request = peer.expect(OwnedRequest::Get { name: b"strange \xff name".to_vec() }).await;
     peer.answer(&request, Response::Resources(42)).await;
     assert_eq!(stdout(&finished(child).await), "42\n");
 }
@@ -144,7 +144,7 @@ async fn stats_are_aligned_or_json_in_the_servers_order() {
     ] {
         let child = program(&server, arguments).spawn().unwrap();
         let mut peer = server.accept().await;
-        let request = peer.expect(Outcome::Stats).await;
+        let request = peer.expect(OwnedRequest::Stats).await;
         peer.answer(&request, Response::Statistics(&items)).await;
         assert_eq!(stdout(&finished(child).await), expected);
     }
@@ -155,7 +155,7 @@ async fn dumped(arguments: &[&str], names: &[&[u8]]) -> Output {
     let server = FakeServer::bind().await;
     let child = program(&server, arguments).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     peer.answer_dump(&request, names).await;
     finished(child).await
 }
@@ -198,7 +198,7 @@ async fn a_dump_into_a_closed_pipe_is_no_failure() {
     let server = FakeServer::bind().await;
     let mut child = program(&server, &["dump"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     drop(child.stdout.take());
     let entry = DumpEntry { consumption: 3, peak: 7, name: &[b'x'; 60_000][..] };
     peer.answer(&request, Response::Entry(entry)).await;
@@ -212,7 +212,7 @@ async fn a_dump_that_breaks_off_is_a_failure() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["dump"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     let entry = DumpEntry { consumption: 3, peak: 7, name: &b"x"[..] };
     peer.answer(&request, Response::Entry(entry)).await;
     drop(peer);
@@ -242,7 +242,7 @@ async fn run_holds_while_the_command_runs_and_releases_when_it_ends() {
     peer.grant(b"job", 2, 5).await;
     assert_eq!(line(&mut stdout_of(&mut child)).await, "started");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
-    let release = peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 2 }).await;
+    let release = peer.expect(OwnedRequest::Release { name: b"job".to_vec(), resources: 2 }).await;
     peer.answer(&release, Response::Done).await;
     let output = finished(child).await;
     assert_eq!((output.status.code(), stderr(&output)), (Some(3), ""));
@@ -272,7 +272,7 @@ async fn held_for(command: &[&str]) -> Output {
         program(&server, &["run", "job", "--counter", "--max", "1", "--"]).args(command).spawn().unwrap();
     let mut peer = server.accept().await;
     peer.grant(b"job", 1, 1).await;
-    let release = peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
+    let release = peer.expect(OwnedRequest::Release { name: b"job".to_vec(), resources: 1 }).await;
     peer.answer(&release, Response::Done).await;
     finished(child).await
 }
@@ -315,7 +315,7 @@ impl Running {
 
     /// Waits for the Release and answers it.
     async fn expect_release(&mut self) {
-        let release = self.peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
+        let release = self.peer.expect(OwnedRequest::Release { name: b"job".to_vec(), resources: 1 }).await;
         self.peer.answer(&release, Response::Done).await;
     }
 

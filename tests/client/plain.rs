@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
+use crate::support::fake_server::{FakeServer, OwnedRequest, Peer, Received, soon};
 use signalbox_client::{
     Address, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources,
 };
@@ -16,8 +16,8 @@ async fn connected() -> (PlainClient, Peer) {
     (client, server.accept().await)
 }
 
-fn get(name: &[u8]) -> Outcome {
-    Outcome::Get { name: name.to_vec() }
+fn get(name: &[u8]) -> OwnedRequest {
+    OwnedRequest::Get { name: name.to_vec() }
 }
 
 /// Sends a Get in a separate task.
@@ -38,14 +38,14 @@ async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
 async fn requests_and_answers_carry_their_values() {
     let (client, mut peer) = connected().await;
     let server = async {
-        let noop = peer.expect(Outcome::Noop).await;
+        let noop = peer.expect(OwnedRequest::Noop).await;
         peer.answer(&noop, Response::Done).await;
         peer.grant(b"a\0\xff", 2, 5).await;
-        let release = peer.expect(Outcome::Release { name: b"a\0\xff".to_vec(), resources: 1 }).await;
+        let release = peer.expect(OwnedRequest::Release { name: b"a\0\xff".to_vec(), resources: 1 }).await;
         peer.answer(&release, Response::Done).await;
-        let stats = peer.expect(Outcome::Stats).await;
+        let stats = peer.expect(OwnedRequest::Stats).await;
         peer.answer(&stats, Response::Statistics(&[("objects", "1".to_owned())])).await;
-        let dump = peer.expect(Outcome::Dump).await;
+        let dump = peer.expect(OwnedRequest::Dump).await;
         peer.answer_dump(&dump, &[b"a", b"b"]).await;
     };
     let asking = async {
@@ -69,7 +69,7 @@ async fn requests_and_answers_carry_their_values() {
 async fn an_answer_may_overtake_a_dump() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     let entry = Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"x" });
     peer.answer(&request, entry).await;
     assert_usable(&client, &mut peer).await;
@@ -152,7 +152,7 @@ async fn calls_dropped_at_any_point_leave_a_usable_connection() {
     let answering = tokio::spawn(async move {
         while let Some(request) = peer.next().await {
             match request.asked {
-                Outcome::Dump => peer.answer_dump(&request, &[b"a".as_slice(); 100]).await,
+                OwnedRequest::Dump => peer.answer_dump(&request, &[b"a".as_slice(); 100]).await,
                 _ => peer.answer(&request, Response::Resources(1)).await,
             }
         }
@@ -179,7 +179,7 @@ async fn many_tasks_on_many_threads_get_their_own_answers() {
             let mut burst = vec![first];
             burst.append(&mut peer.received_already());
             for request in burst.iter().rev() {
-                let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
+                let OwnedRequest::Get { name } = &request.asked else { panic!("{request:?}") };
                 let number = u32::from_be_bytes(*name.first_chunk().unwrap());
                 peer.answer(request, Response::Resources(number)).await;
             }
@@ -237,7 +237,7 @@ async fn unsolicited_answers_are_ignored() {
 async fn the_rest_of_a_dropped_dump_is_discarded() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     peer.answer(&request, Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"first" })).await;
     assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"first");
     drop(dump);
@@ -249,7 +249,7 @@ async fn the_rest_of_a_dropped_dump_is_discarded() {
 async fn an_unread_dump_applies_backpressure_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let dump = client.dump().await.unwrap();
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     let mut entry = Vec::new();
     let name = vec![b'x'; 65535];
     Response::Entry(DumpEntry { consumption: 1, peak: 1, name: &name }).compose(
@@ -269,7 +269,7 @@ async fn an_unread_dump_applies_backpressure_until_it_is_dropped() {
 async fn a_refused_dump_returns_the_refusal_and_ends() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     peer.answer(&request, Response::Failed(Status::UnknownCommand)).await;
     assert!(matches!(
         dump.next().await.unwrap().unwrap_err().kind(),
@@ -283,7 +283,7 @@ async fn a_refused_dump_returns_the_refusal_and_ends() {
 async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     peer.answer_raw(&request, 0, b"short").await;
     assert!(matches!(dump.next().await.unwrap().unwrap_err().kind(), ErrorKind::Body(_)));
     assert!(dump.next().await.is_none());
@@ -338,7 +338,7 @@ async fn a_dump_keeps_the_connection_open_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
     drop(client);
-    let request = peer.expect(Outcome::Dump).await;
+    let request = peer.expect(OwnedRequest::Dump).await;
     peer.answer_dump(&request, &[b"a"]).await;
     assert!(dump.next().await.unwrap().is_ok());
     drop(dump);
@@ -358,7 +358,7 @@ async fn more_requests_than_fit_wait_and_are_answered() {
         .collect();
     for _ in 0..asking.len() {
         let request = peer.next().await.unwrap();
-        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
+        let OwnedRequest::Get { name } = &request.asked else { panic!("{request:?}") };
         let number = u32::from_be_bytes(*name.first_chunk().unwrap());
         peer.answer(&request, Response::Resources(number)).await;
     }

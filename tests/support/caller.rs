@@ -33,12 +33,12 @@ pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: Some(Namespace::Counters), name, resources: 1, maximum, slot: None }
 }
 
-/// One of a name whose kind the server finds out.
+/// One of a name whose namespace the server finds out.
 pub fn limit(maximum: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: None, name, resources: 1, maximum, slot: None }
 }
 
-/// So many of a declared semaphore.
+/// This number of resources of a declared semaphore.
 pub fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: Some(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
 }
@@ -59,7 +59,7 @@ pub fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>
     caller.change(declaring(if_exists, list))
 }
 
-/// Declares a semaphore that is not declared.
+/// Declares a semaphore, which must not be declared yet.
 #[track_caller]
 pub fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
     let answer = declare(caller, IfExists::Fail, &[declaration]);
@@ -73,7 +73,7 @@ pub fn list(caller: &mut Caller, prefix: &[u8]) -> Vec<DeclaredEntry<bytes::Byte
     std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
 }
 
-/// What the answers to changes contain.
+/// Reads the answers to changes.
 pub trait Changes {
     /// The states in the answer to a Declare.
     fn declared(&self) -> Vec<DeclaredState>;
@@ -149,7 +149,7 @@ impl Caller {
         self.answer(opaque)
     }
 
-    /// Says Hello, and what the client wants of the features.
+    /// Sends a Hello that requests these features.
     pub fn introduce(&mut self, label: &str, features: Features) -> HelloAnswer {
         let (label, credentials) = (label.as_bytes(), Credentials(&[]));
         self.ask(&Extended::Hello { version: 1, label, credentials, features }).hello().unwrap()

@@ -1,4 +1,4 @@
-//! Parts of calls to etcd, in short.
+//! Short forms of the parts of calls to etcd.
 
 use signalbox_cluster::coordinator::{CallError, Compare, Entry, Operation, Range, Revision, Transaction};
 

@@ -22,14 +22,14 @@ use super::{OK, Wire, eventually, is_stopped};
 /// The shortest renew deadline, so that failovers are quick.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Nodes on an etcd. What is left of both ends with this.
+/// Nodes on an etcd. All processes are killed when this is dropped.
 pub struct TestCluster {
     nodes: Vec<TestNode>,
     pub etcd: RealEtcd,
     folder: tempfile::TempDir,
     /// Whether nodes relay clients to the leader.
     relays: bool,
-    /// The host at which nodes say that clients reach them.
+    /// The host that the nodes advertise to clients.
     advertise: Option<&'static str>,
 }
 
@@ -52,12 +52,12 @@ impl TestCluster {
         Self::start_all(members, nodes, false, None)
     }
 
-    /// As [`Self::start`]; the nodes relay clients to the leader.
+    /// Like [`Self::start`], with nodes that relay clients to the leader.
     pub fn start_relaying(members: usize, nodes: usize) -> Option<Self> {
         Self::start_advertising(members, nodes, None)
     }
 
-    /// As [`Self::start_relaying`]; clients are told that they reach each node at this host.
+    /// Like [`Self::start_relaying`], with nodes that advertise this host to clients.
     pub fn start_advertising(
         members: usize,
         nodes: usize,
@@ -207,7 +207,7 @@ impl TestCluster {
         self.leader_among(&(0..self.nodes.len()).collect::<Vec<_>>())
     }
 
-    /// The node of these that serves clients; waits until there is one.
+    /// The node among these that serves clients; waits until there is one.
     #[track_caller]
     pub fn leader_among(&self, numbers: &[usize]) -> usize {
         let mut found = None;
@@ -254,14 +254,14 @@ impl TestCluster {
         Wire::connect(self.nodes[number].counters)
     }
 
-    /// A connection to a node that is served.
+    /// A connection to a node, on which a first request has succeeded.
     pub fn served(&self, number: usize) -> Wire {
         let mut wire = self.wire(number);
         assert_eq!(wire.acquire(b"warm-up", 1, 1000).status, OK);
         wire
     }
 
-    /// What a node shows of the cluster.
+    /// The status of the cluster, as `signalbox cluster status` shows it with the file of a node.
     pub fn status(&self, number: usize) -> Value {
         let status = self.administer(number, &["status", "--json"]);
         serde_json::from_slice(&status.stdout).unwrap_or_else(|_| panic!("{}", stderr(&status)))
@@ -284,7 +284,7 @@ impl TestCluster {
         outcome(self.administration(number, arguments))
     }
 
-    /// As [`Self::administer`], not yet run.
+    /// The command that [`Self::administer`] runs.
     pub fn administration(&self, number: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new(SIGNALBOX);
         command.arg("cluster").args(arguments).arg("--config").arg(&self.nodes[number].file);

@@ -20,7 +20,7 @@ use serde_json::Value;
 pub use super::ports::free_ports;
 use super::{PATIENCE, Wire};
 
-/// The program.
+/// The path of the program.
 pub const SIGNALBOX: &str = env!("CARGO_BIN_EXE_signalbox");
 
 /// Arguments that select any free ports, so that tests can run in parallel with each other and with a local server.
@@ -38,12 +38,12 @@ pub struct Daemon {
     log_file: Option<PathBuf>,
 }
 
-/// `signalbox serve`, logging JSON, with nothing of systemd's in its environment.
+/// `signalbox serve`, logging JSON, without the variables of systemd in its environment.
 pub fn serve<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     serve_within::<&str, S>(&[], arguments)
 }
 
-/// As [`serve`], started by a wrapper that replaces itself with the program, such as `setpriv` or `prlimit`.
+/// Like [`serve`], started by a wrapper that replaces itself with the program, such as `setpriv` or `prlimit`.
 pub fn serve_within<W: AsRef<OsStr>, S: AsRef<OsStr>>(
     wrapper: &[W],
     arguments: impl IntoIterator<Item = S>,
@@ -76,7 +76,7 @@ pub fn serve_file_on_any_ports(file: &Path) -> Command {
 }
 
 impl Daemon {
-    /// Without a file, on any free ports of loopback.
+    /// Starts the daemon without a file, on any free ports of the loopback interface.
     pub fn start() -> Self {
         Self::spawn(serve(ANY_PORTS))
     }
@@ -134,7 +134,7 @@ impl Daemon {
                 return found;
             }
             let is_over = ended.is_some() || Instant::now() > deadline;
-            assert!(!is_over, "{what}: never; {ended:?}; {:?}; {}", self.log(), self.said());
+            assert!(!is_over, "did not happen: {what}; {ended:?}; {:?}; {}", self.log(), self.said());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -211,7 +211,7 @@ impl Daemon {
                 }
                 return status;
             }
-            assert!(Instant::now() < deadline, "it runs still: {}", self.said());
+            assert!(Instant::now() < deadline, "still running: {}", self.said());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -231,7 +231,7 @@ impl Daemon {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// A file of /proc for each thread.
+    /// The content of this file in the /proc directory of each thread.
     pub fn of_each_thread(&self, file: &str) -> Vec<String> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         threads.map(|thread| fs::read_to_string(thread.unwrap().path().join(file)).unwrap()).collect()
@@ -274,7 +274,7 @@ pub fn outcome(mut command: Command) -> Output {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();
-            panic!("it runs still: {command:?}: {:?}", child.wait_with_output());
+            panic!("still running: {command:?}: {:?}", child.wait_with_output());
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -11,9 +11,9 @@ use signalbox_storage::{CommitError, Snapshot, Storage, StorageError};
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// As on a full disk: nothing is stored, and the next commit may succeed.
+    /// Like a full disk: nothing is stored, and the next commit may succeed.
     Full,
-    /// As after a failed flush: everything is refused from then on. `kept` decides whether the next process finds the
+    /// Like a failed flush: everything is refused from then on. `kept` decides whether the next process finds the
     /// changes.
     Flush {
         /// Whether the changes reached the disk in spite of the failure.
@@ -45,7 +45,7 @@ impl Faults {
         self.plan().always = Some(fault);
     }
 
-    /// Each commit takes so long from now on.
+    /// Makes each commit take this long from now on.
     pub fn slow_down(&self, duration: Duration) {
         self.plan().duration = duration;
     }
@@ -128,7 +128,7 @@ impl<S: Storage> Storage for FailingStorage<S> {
             None => self.inner.commit(changes),
             Some(Fault::Full) => {
                 let source = io::ErrorKind::StorageFull.into();
-                Err(CommitError::NotStored(StorageError::Unusable { path: place(), source }))
+                Err(CommitError::NotStored(StorageError::Unusable { path: path(), source }))
             }
             Some(Fault::Flush { kept }) => {
                 self.has_failed_to_flush = true;
@@ -142,9 +142,9 @@ impl<S: Storage> Storage for FailingStorage<S> {
 }
 
 fn not_flushed() -> StorageError {
-    StorageError::NotFlushed { path: place(), source: io::Error::other("injected by a test") }
+    StorageError::NotFlushed { path: path(), source: io::Error::other("injected by a test") }
 }
 
-fn place() -> PathBuf {
+fn path() -> PathBuf {
     PathBuf::from("a store that fails on demand")
 }

@@ -1,5 +1,5 @@
-//! A server that the test controls: it receives requests one by one, and answers them when, in which order and with
-//! what the test decides, or closes the connection.
+//! A server that the test controls: it receives requests one by one, and the test decides when, in which order and with
+//! what they are answered, and when the connection is closed.
 //!
 //! It knows the wire format but not the rules of counters; every wait has a bound.
 
@@ -61,12 +61,12 @@ pub(crate) struct Peer {
 pub(crate) struct Received {
     pub(crate) opcode: u8,
     pub(crate) opaque: Opaque,
-    pub(crate) asked: Outcome,
+    pub(crate) asked: OwnedRequest,
 }
 
 /// [`Request`] without its borrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OwnedRequest {
     Noop,
     Get { name: Vec<u8> },
     Acquire { name: Vec<u8>, resources: u32, maximum: u32 },
@@ -75,7 +75,7 @@ pub(crate) enum Outcome {
     Dump,
 }
 
-impl From<Request<'_>> for Outcome {
+impl From<Request<'_>> for OwnedRequest {
     fn from(request: Request<'_>) -> Self {
         match request {
             Request::Noop => Self::Noop,
@@ -108,7 +108,7 @@ impl Peer {
                         hellos.push(frame.opaque());
                         continue;
                     }
-                    let asked = Outcome::from(frame.parse().expect("the client sends valid requests"));
+                    let asked = OwnedRequest::from(frame.parse().expect("the client sends valid requests"));
                     self.received.push(Received { opcode: frame.opcode(), opaque: frame.opaque(), asked });
                 }
                 self.received.reverse();
@@ -132,7 +132,7 @@ impl Peer {
     }
 
     /// The next request, which must be this one.
-    pub(crate) async fn expect(&mut self, asked: Outcome) -> Received {
+    pub(crate) async fn expect(&mut self, asked: OwnedRequest) -> Received {
         let received = self.next().await.expect("the client closed the connection instead of asking");
         assert_eq!(received.asked, asked);
         received
@@ -183,7 +183,7 @@ impl Peer {
 
     /// Answers an Acquire, which must come next, with success.
     pub(crate) async fn grant(&mut self, name: &[u8], resources: u32, maximum: u32) {
-        let asked = Outcome::Acquire { name: name.to_vec(), resources, maximum };
+        let asked = OwnedRequest::Acquire { name: name.to_vec(), resources, maximum };
         let received = self.expect(asked).await;
         self.answer(&received, Response::Resources(resources)).await;
     }
@@ -191,7 +191,7 @@ impl Peer {
     /// Answers an Acquire, which must come next, with a status.
     pub(crate) async fn refuse(&mut self, status: Status) {
         let received = self.next().await.expect("an Acquire");
-        assert!(matches!(received.asked, Outcome::Acquire { .. }), "{received:?}");
+        assert!(matches!(received.asked, OwnedRequest::Acquire { .. }), "{received:?}");
         self.answer(&received, Response::Failed(status)).await;
     }
 

@@ -25,8 +25,8 @@ impl HaProxy {
         false
     }
 
-    /// Checks the configuration, which must give no warnings, and starts. Each address of the documentation is replaced by
-    /// another one; it must occur once.
+    /// Checks the configuration, which must give no warnings, and starts. `addresses` has pairs of a documented address,
+    /// which must occur once, and its replacement.
     pub fn start(config: &str, addresses: &[(String, String)], directory: &Path) -> Self {
         let mut config = config.to_owned() + "\n";
         // In two steps, since new addresses may look like documented ones.

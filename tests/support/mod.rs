@@ -1,7 +1,7 @@
 //! Shared by the tests over sockets: a server, and a connection that sends and receives bytes.
 //!
-//! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a server that runs
-//! already. A test that needs access to the server's internals starts its own server in any case.
+//! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a running server. A
+//! test that needs access to the server's internals starts its own server in any case.
 //!
 //! Connections are blocking and do not use the product's codec, so that the tests do not share its mistakes.
 
@@ -70,13 +70,13 @@ impl TestServer {
         Self::start_with(|_| {})
     }
 
-    /// Starts a server with a changed configuration. Counters have intervals of 100 s and the clock stands at
+    /// Starts a server with a changed configuration. Counters have intervals of 100 s, and the clock shows
     /// 1,000,000,050 s, the middle of one; semaphores are swept every 20 ms.
     pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         Self::start_prepared(change, |_| {})
     }
 
-    /// As [`Self::start_with`]; `prepare` runs before clients can connect.
+    /// Like [`Self::start_with`], but `prepare` runs before clients can connect.
     pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
         // Two, so that requests of several connections are executed at the same time.
         let workers = Workers::start(2.try_into().unwrap()).unwrap();
@@ -292,7 +292,7 @@ pub fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
 /// A connection that sends and receives bytes.
 pub struct Wire<S = TcpStream> {
     pub stream: S,
-    /// Of messages: the server.
+    /// The server's address, for messages.
     server: String,
     serial: u32,
 }

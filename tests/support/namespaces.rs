@@ -50,14 +50,14 @@ impl Machines {
             ip: Ipv4Addr::new(10, 0, 0, number),
         };
         let network = Self { switch: namespace("switch"), machines: (1..=machines).map(machine).collect() };
-        if !is_root() || !network.is_laid() {
+        if !is_root() || !network.set_up() {
             skipped("network namespaces cannot be created here; that needs root and iproute2");
             return None;
         }
         Some(network)
     }
 
-    fn is_laid(&self) -> bool {
+    fn set_up(&self) -> bool {
         let switch = self.switch.as_str();
         let ip = |arguments: &[&str]| works("ip", arguments);
         let has_switch = ip(&["netns", "add", switch])
@@ -89,14 +89,14 @@ impl Machines {
         ["ip", "netns", "exec", &self.switch]
     }
 
-    /// Runs `act` at the switch, as [`Machine::run`].
+    /// Runs `act` at the switch, like [`Machine::run`].
     pub fn run_at_switch<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         within(&self.switch, act)
     }
 
-    /// From now on all packets from one machine to another vanish, for each pair of machines, and neither is notified.
+    /// Drops all packets from the first machine of each pair to the second one, without notice to either.
     pub fn cut(&self, links: &[(usize, usize)]) {
-        self.change(links, &format!("replace lladdr {NOBODY} nud permanent"));
+        self.change(links, &format!("replace lladdr {UNUSED_LLADDR} nud permanent"));
     }
 
     /// Undoes [`Self::cut`].
@@ -104,7 +104,7 @@ impl Machines {
         self.change(links, "del");
     }
 
-    /// Changes what machines know of others.
+    /// Changes the neighbour entries by which machines reach others.
     fn change(&self, links: &[(usize, usize)], action: &str) {
         for (from, machine) in self.machines.iter().enumerate() {
             let others = links.iter().filter(|link| link.0 == from).map(|link| self.machines[link.1].ip);
@@ -118,7 +118,7 @@ impl Machines {
 }
 
 /// A hardware address that no machine has.
-const NOBODY: &str = "02:00:00:00:00:00";
+const UNUSED_LLADDR: &str = "02:00:00:00:00:00";
 
 impl Machine {
     /// The command that runs a program here; it replaces itself with the program.
@@ -126,7 +126,7 @@ impl Machine {
         ["ip", "netns", "exec", &self.namespace]
     }
 
-    /// Whether the machine has an address besides its own.
+    /// Whether the machine has this additional address.
     pub fn has_address(&self, address: &str) -> bool {
         let mut command = Command::new("ip");
         command.args(["-n", &self.namespace, "-brief", "address", "show", "dev", "eth0"]);
@@ -164,7 +164,7 @@ impl Drop for Machines {
 /// Runs `act` in a network namespace. A socket stays in the namespace in which it was created.
 pub fn within<T: Send>(namespace: &str, act: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
-    // The namespace is the thread's, which ends with what it does.
+    // Only this thread changes its namespace, and it ends with `act`.
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();

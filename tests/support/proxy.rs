@@ -1,4 +1,4 @@
-//! A proxy between a client and a server, with which a test can interrupt the network.
+//! A proxy between a client and a server, by which a test can interrupt the network.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::eventually;
 
-/// What the proxy does with connections.
+/// How the proxy handles connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// They are forwarded to this server.
@@ -26,9 +26,9 @@ pub enum Mode {
 pub struct Proxy {
     pub address: SocketAddr,
     mode: watch::Sender<Mode>,
-    /// Connections that are forwarded.
+    /// The number of connections that are forwarded.
     forwarded: Arc<AtomicUsize>,
-    /// Connections that came so far.
+    /// The number of connections accepted so far.
     accepted: Arc<AtomicUsize>,
     runtime: Option<Runtime>,
 }
@@ -55,12 +55,12 @@ impl Proxy {
         Self { address, mode, forwarded, accepted, runtime: Some(runtime) }
     }
 
-    /// How many connections have come so far.
+    /// The number of connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Sets the mode. What is sent from now on is not forwarded any more, unless the mode says so.
+    /// Sets the mode. Bytes that are sent from now on are forwarded only if the new mode forwards them.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
         if !matches!(mode, Mode::To(_)) {
@@ -83,13 +83,13 @@ async fn pass(mut near: TcpStream, mut modes: watch::Receiver<Mode>, forwarded: 
         far = TcpStream::connect(server).await.ok();
         let Some(far) = &mut far else { return };
         forwarded.fetch_add(1, Ordering::SeqCst);
-        let goes_on = tokio::select! {
+        let has_new_mode = tokio::select! {
             biased;
             changed = modes.changed() => changed.is_ok(),
             _ = copy_bidirectional(&mut near, far) => false,
         };
         forwarded.fetch_sub(1, Ordering::SeqCst);
-        if !goes_on {
+        if !has_new_mode {
             return;
         }
     }

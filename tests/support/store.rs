@@ -1,4 +1,4 @@
-//! A test server with a store, which a thread or the test itself writes, and which can crash at any time.
+//! A test server that can crash at any time, with a store that a thread or the test itself writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -24,7 +24,7 @@ pub struct StoredServer {
     writer: Option<Writer>,
 }
 
-/// What writes the store.
+/// The writer of the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A thread, as soon as there are changes.
@@ -76,7 +76,7 @@ impl StoredServer {
         Self { server, memory: memory.clone(), faults, writer }
     }
 
-    /// Stores one batch. Returns whether it was stored; `None`: there was nothing to store.
+    /// Stores one batch. Returns whether it was stored, or `None` if there was nothing to store.
     pub fn store(&self) -> Option<bool> {
         let writer = self.writer.as_ref().unwrap();
         let mut storage = writer.storage.lock().unwrap();

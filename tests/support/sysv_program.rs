@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use super::daemon::{SIGNALBOX, works};
 use super::{PATIENCE, skipped};
 
-/// Evaluates Perl expressions, one a line.
+/// Evaluates Perl expressions, one per line.
 const CONSOLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/sysv/tests/library/consoles/console.pl");
 
 /// A running program, which is killed when it is dropped.
@@ -79,7 +79,7 @@ impl SysvProgram {
         assert!(found.parse::<u32>().is_ok(), "{found}");
     }
 
-    /// Adds to the semaphore, with an adjustment, and does not wait until that is done: then the answer is `done`.
+    /// Starts to add to the semaphore, with an adjustment. The answer is `done` once that has succeeded.
     pub fn add(&mut self, change: i16) {
         self.tell(&format!("semop($v{{set}}, ops(0, {change}, SEM_UNDO)) ? 'done' : \"failed: $!\""));
     }

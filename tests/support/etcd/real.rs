@@ -27,9 +27,9 @@ pub const PACKAGES: [(&str, &str); 2] = [(PROGRAM, "etcd-server"), (CONTROL, "et
 /// Certificates, made for one test.
 pub struct Certificates {
     pub ca: PathBuf,
-    /// Of all members.
+    /// The certificate and the key of all members.
     pub server: (PathBuf, PathBuf),
-    /// Of a client.
+    /// The certificate and the key of a client.
     pub client: (PathBuf, PathBuf),
 }
 
@@ -44,7 +44,7 @@ pub struct RealEtcd {
 struct Member {
     name: String,
     ip: Ipv4Addr,
-    /// The command that runs it on its machine; empty if that is this one.
+    /// The command that runs it on its machine; empty if it runs on this one.
     wrapper: Vec<String>,
     client_port: u16,
     peer_port: u16,
@@ -58,7 +58,7 @@ impl RealEtcd {
         Self::start_with(members, None, &[])
     }
 
-    /// As [`Self::start`], with TLS for clients and further options of etcd.
+    /// Like [`Self::start`], with TLS for clients and further options of etcd.
     pub fn start_with(
         members: usize,
         certificates: Option<fn(&Path) -> Certificates>,
@@ -123,8 +123,7 @@ impl RealEtcd {
         EtcdClient::new(&self.settings()).unwrap()
     }
 
-    /// Stops a member without its knowledge.
-    /// Stops a member, and waits until every thread of it is stopped: the signal alone may take effect later.
+    /// Suspends a member, and waits until all its threads are stopped: the signal may take effect after the call.
     pub fn freeze(&self, member: usize) {
         self.signal(member, Signal::SIGSTOP);
         let pid = self.members[member].process.as_ref().unwrap().id();
@@ -188,7 +187,7 @@ impl RealEtcd {
         self.control_with_input(arguments, "")
     }
 
-    /// As [`Self::control`], with a line of input.
+    /// Like [`Self::control`], with a line of input.
     pub fn control_with_input(&self, arguments: &[&str], input: &str) -> String {
         let output = self.try_control(arguments, input);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -196,7 +195,7 @@ impl RealEtcd {
         text(&output.stdout)
     }
 
-    /// Forgets what only reads before a revision need; `false` if etcd refuses.
+    /// Compacts the history before this revision; `false` if etcd refuses.
     pub fn compact(&self, revision: u64) -> bool {
         let output = self.try_control(&["compaction", &revision.to_string()], "");
         let said = String::from_utf8_lossy(&output.stderr);
@@ -234,7 +233,7 @@ impl RealEtcd {
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            // etcd asks for it on other machines than x86-64.
+            // etcd requires this variable on architectures other than x86-64.
             .env("ETCD_UNSUPPORTED_ARCH", if cfg!(target_arch = "aarch64") { "arm64" } else { "" })
             .args(["--name", &started.name, "--initial-cluster-state", state])
             .arg("--data-dir")
@@ -258,14 +257,14 @@ impl RealEtcd {
         self.members[member].process = Some(command.spawn().unwrap());
     }
 
-    /// Waits until every running member answers; `false` if a process ends before.
+    /// Waits until every member answers; `false` if a process ends first.
     fn is_ready(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         for endpoint in self.endpoints() {
             let mut client =
                 EtcdClient::new(&Settings { endpoints: vec![endpoint], ..self.settings() }).unwrap();
             let read = Range { from: b"k".into(), to: None, at: None, count_only: true };
-            // One that refuses runs too.
+            // A member that refuses the request is ready, too.
             while let Err(CallError::Unanswered(why)) = client.range(&read) {
                 let ended = |member: &mut Member| {
                     member.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some())
@@ -314,7 +313,7 @@ impl Drop for RealEtcd {
     }
 }
 
-/// A directory in memory where there is one, since tests do not need what flushing to a disk gives.
+/// A temporary directory, in memory if possible, since tests do not need the durability of a disk.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
