@@ -87,14 +87,14 @@ impl Checks {
             if *resources > consumption {
                 let name = key.1.escape_ascii();
                 return Err(format!(
-                    "clients hold {resources} of {name}, and the server knows of {consumption}"
+                    "clients hold {resources} of {name}, but the server counts {consumption}"
                 ));
             }
         }
         Ok(())
     }
 
-    /// The previous server has ended, and its state with it.
+    /// Forgets the state of a server that has ended.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -110,14 +110,14 @@ fn check_accounting(server: &Server) -> Result<(), String> {
     failures.is_empty().then_some(()).ok_or_else(|| format!("the accounting is inconsistent: {failures:?}"))
 }
 
-/// Whether clients expect to hold no more than exists, independent of the server's accounting.
+/// Checks that clients expect to hold no more than exists, independent of the server's accounting.
 fn check_capacities(shared: &[Shared], expected: &BTreeMap<Key, u64>) -> Result<(), String> {
     for Shared { name, capacity } in shared {
         for namespace in Namespace::ALL {
             let resources = expected.get(&key(namespace, name)).copied().unwrap_or(0);
             if resources > u64::from(*capacity) {
                 return Err(format!(
-                    "clients hold {resources} of {}, of which there are {capacity}",
+                    "clients hold {resources} of {}, whose capacity is {capacity}",
                     name.escape_ascii()
                 ));
             }
@@ -139,7 +139,7 @@ pub fn has_no_sessions(server: &Server) -> bool {
     (sessions, grants, waiters, watches) == (0, 0, 0, 0)
 }
 
-/// No client is connected: checks that nothing is consumed.
+/// Checks that nothing is consumed while no client is connected.
 pub fn at_rest(server: &Server) -> Result<(), String> {
     check_accounting(server)?;
     server.core().check_ledger()?;
@@ -156,8 +156,7 @@ pub fn at_rest(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether every undeclared name was collected, and only marks, the key of places and
-/// declarations are stored.
+/// Whether every undeclared name was collected, and only marks, the key of places and declarations are stored.
 pub fn is_empty(server: &Server, disk: Option<&Disk>) -> bool {
     let numbered = disk.map_or(0, |disk| disk.numbered);
     let is_kept =

@@ -1,14 +1,14 @@
 //! Three nodes of a cluster and the product's own clients, on a simulated network and an etcd in memory, while faults happen.
 //!
 //! A seed determines everything: the clocks of the nodes, which differ by up to 8 % in rate; how long requests to etcd take
-//! and which get lost or arrive seconds late; which node is killed, stopped in order, frozen or cut off from etcd, from
+//! and which get lost or arrive seconds late; which node is killed, shut down, frozen or cut off from etcd, from
 //! clients or from another node, also in one direction, which one an operator drains, and when; and what the clients
 //! request. The nodes run the product's own leadership, relays, chain of commits and server, and the operator
 //! the product's own command. Clients connect to any node.
 //!
 //! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that a
-//! client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that runs
-//! has a connection to an earlier one, no node ever forwards anything of one, and no two programs without leases hold the same at
+//! client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no running node
+//! has a connection to an earlier leader or forwards its output, and no two programs without leases hold the same name at
 //! once. A revocation that was acknowledged takes effect, and not before its grace period ends. Then the faults stop, a node
 //! serves, every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has
 //! the details.
@@ -82,13 +82,13 @@ static REVOKED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
 static RESTORED: AtomicU64 = AtomicU64::new(0);
 
-/// What has become of drains in all seeds.
+/// The outcomes of the drains in all seeds.
 static DRAINS: Totals = Totals::new();
 
 /// Programs without leases on each machine of clients.
 const PROGRAMS: usize = 2;
 
-/// Who uses the cluster, and for how long.
+/// The users of the cluster, and how long they use it.
 struct Users {
     clients: usize,
     /// The machines on which they run.
@@ -205,7 +205,7 @@ impl Simulation<'_> {
         Ok(trace)
     }
 
-    /// When the faults have stopped: a node serves, and all clients get what they request.
+    /// Checks that, once the faults have stopped, a node serves and all clients get what they request.
     fn settle(&mut self) -> Result<(), String> {
         self.wait(DRAIN_MS_MAX, |simulation| {
             let is_running = simulation.world.drains.is_running();
@@ -245,8 +245,8 @@ impl Simulation<'_> {
         self.world.leader().is_some_and(|leader| leader.server().is_some())
     }
 
-    /// How long no node may serve after the faults have stopped: the run before a node's may have to be silent first, and the
-    /// leader's too.
+    /// How long the cluster may have no serving node after the faults have stopped: the leases of a node's previous run and of
+    /// the previous leader may have to end first.
     fn serve_ms_max(&self) -> u64 {
         let lease_ms = self.world.timing.lease_duration().as_millis() as u64;
         2 * lease_ms + self.world.load_ms_max + self.world.restart_ms + 3000

@@ -1,6 +1,6 @@
 //! Single flights, as their clients see them: when a release with `done` may have been carried out.
 //!
-//! A request may be told `done` only if that was so after it was first sent.
+//! A request may be answered `Done` only if such a release may have been carried out after the request was first sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ impl Flights {
         self.0.insert(grant, Flight { name, via: BTreeSet::new(), until_ms: u64::MAX });
     }
 
-    /// A release is carried out after this time no more.
+    /// A release is not carried out after this time.
     pub fn end(&mut self, grant: u64, until_ms: u64) {
         if let Some(flight) = self.0.get_mut(&grant) {
             flight.via.clear();
@@ -33,7 +33,7 @@ impl Flights {
         }
     }
 
-    /// A client sends a release with `done` over a connection, once or again.
+    /// A client sends a release with `done` over a connection, for the first time or again.
     pub fn send(&mut self, grant: u64, name: Option<Key>, via: SocketAddr, now_ms: u64) {
         if let Some(name) = name {
             self.0.entry(grant).or_insert_with(|| Flight { name, via: BTreeSet::new(), until_ms: now_ms });
@@ -43,7 +43,7 @@ impl Flights {
         }
     }
 
-    /// The server executes nothing more of these connections.
+    /// The server executes nothing more from these connections.
     pub fn close(&mut self, is_closed: impl Fn(&SocketAddr) -> bool, now_ms: u64) {
         for flight in self.0.values_mut() {
             let before = flight.via.len();
@@ -61,15 +61,15 @@ impl Flights {
     }
 }
 
-/// The product's client releases a grant with `done`. That may be carried out until it is answered, or for a time to live after
-/// this was dropped without an answer.
-pub struct Saying<'a> {
+/// A release with `done` by the product's client. It may be carried out until it is answered, or, if this is dropped without an
+/// answer, for a time to live after that.
+pub struct DoneRelease<'a> {
     scene: &'a Scene,
     grant: u64,
     late_ms: u64,
 }
 
-impl<'a> Saying<'a> {
+impl<'a> DoneRelease<'a> {
     pub fn begin(scene: &'a Scene, grant: u64, name: Key, ttl_ms: u64) -> Self {
         scene.state().flights.begin(grant, name);
         Self { scene, grant, late_ms: ttl_ms }
@@ -80,7 +80,7 @@ impl<'a> Saying<'a> {
     }
 }
 
-impl Drop for Saying<'_> {
+impl Drop for DoneRelease<'_> {
     fn drop(&mut self) {
         let mut state = self.scene.state();
         let until_ms = state.now_ms + self.late_ms;

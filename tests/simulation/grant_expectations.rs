@@ -29,7 +29,7 @@ pub struct ExpectedGrant {
     pub is_shared: bool,
 }
 
-/// Until when a client counts on a session, and the session's time to live.
+/// The time until which a client counts on a session, and the session's time to live.
 #[derive(Default)]
 struct Lease {
     until_ms: u64,

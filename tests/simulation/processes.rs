@@ -34,19 +34,19 @@ const TTL: Milliseconds = Milliseconds(2_000);
 /// How long a process lives on while it replaces its program.
 const GRACE: Milliseconds = Milliseconds(1_500);
 
-/// The longest time until the lock of a machine that is gone is free: the server probes for 35 s.
+/// The longest time until the lock of a vanished machine becomes free: the server probes for 35 s.
 const END_MS_MAX: u64 = 60_000;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// What all processes share with the checks.
+/// The state that all processes share with the checks.
 #[derive(Default)]
 struct Lock {
     /// The processes that hold the lock, as far as they know, with their machines.
     holders: BTreeSet<(usize, u32)>,
     /// The processes that were started.
     started: u32,
-    /// The places that have had the lock since the faults stopped.
+    /// The workers whose processes have had the lock since the faults stopped.
     satisfied: BTreeSet<usize>,
     is_ending: bool,
     failure: Option<String>,
@@ -158,15 +158,15 @@ impl Drop for Process {
     }
 }
 
-/// The processes of one place on a machine, one after the other.
-async fn live(scene: Arc<Scene>, shared: Shared, machine: usize, place: usize, mut random: Random) {
+/// A worker on a machine: it starts processes, one after the other.
+async fn live(scene: Arc<Scene>, shared: Shared, machine: usize, worker: usize, mut random: Random) {
     loop {
         let Ok(mut process) = Process::start(&scene, &shared, machine).await else {
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         let pid = process.pid;
-        let result = use_lock(&mut process, &shared, machine, place, &mut random).await;
+        let result = use_lock(&mut process, &shared, machine, worker, &mut random).await;
         // It dies, and holds nothing from now on.
         locked(&shared).holders.remove(&(machine, pid));
         drop(process);
@@ -174,7 +174,7 @@ async fn live(scene: Arc<Scene>, shared: Shared, machine: usize, place: usize, m
             Ok(()) => {}
             Err(error) => scene.event(pid, format_args!("ends: {error}")),
         }
-        if locked(&shared).satisfied.contains(&place) {
+        if locked(&shared).satisfied.contains(&worker) {
             return;
         }
         sleep(Duration::from_millis(random.between(0, 300))).await;
@@ -186,7 +186,7 @@ async fn use_lock(
     process: &mut Process,
     shared: &Shared,
     machine: usize,
-    place: usize,
+    worker: usize,
     random: &mut Random,
 ) -> io::Result<()> {
     let set = process.set().await?;
@@ -202,7 +202,7 @@ async fn use_lock(
                 lock.failure.get_or_insert(format!("several processes hold the lock: {holders:?}"));
             }
             if lock.is_ending {
-                lock.satisfied.insert(place);
+                lock.satisfied.insert(worker);
             }
         }
         sleep(Duration::from_millis(random.between(0, 400))).await;
@@ -221,7 +221,7 @@ async fn use_lock(
         locked(shared).holders.remove(&(machine, process.pid));
         let released = process.operate(set, &[operation(-1, SEM_UNDO)]).await?;
         released.map_err(|errno| io::Error::other(errno.name()))?;
-        if locked(shared).satisfied.contains(&place) {
+        if locked(shared).satisfied.contains(&worker) {
             return Ok(());
         }
     }
@@ -232,7 +232,7 @@ async fn use_lock(
 fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::of(seed, 0);
     let machines = random.between(1, 4) as usize;
-    let places = random.between(2, 8) as usize;
+    let workers = random.between(2, 8) as usize;
     let work_ms = random.between(3_000, 15_000);
     let (scene, shared) = (Scene::new(machines, Vec::new()), Shared::default());
     let mut sim = network::simulation(seed, random.between(2, 60));
@@ -242,10 +242,10 @@ fn run(seed: u64) -> Result<(), String> {
     for machine in 0..machines {
         let (scene, shared) = (Arc::clone(&scene), Arc::clone(&shared));
         sim.host(machine_name(machine), move || {
-            for place in (machine..places).step_by(machines) {
-                let random = Random::of(seed, 2 + place as u64 + (u64::from(locked(&shared).started) << 16));
+            for worker in (machine..workers).step_by(machines) {
+                let random = Random::of(seed, 2 + worker as u64 + (u64::from(locked(&shared).started) << 16));
                 let (scene, shared) = (Arc::clone(&scene), Arc::clone(&shared));
-                tokio::task::spawn_local(live(scene, shared, machine, place, random));
+                tokio::task::spawn_local(live(scene, shared, machine, worker, random));
             }
             std::future::pending()
         });
@@ -265,7 +265,7 @@ fn run(seed: u64) -> Result<(), String> {
             return Err(format!("at {now_ms} ms: {failure}"));
         }
         if now_ms < work_ms {
-            // A machine fails, and starts again: its processes are gone without a word.
+            // A machine fails, and starts again: its processes vanish without notice.
             if crashed.is_none() && random.next().is_multiple_of(600) {
                 let machine = random.between(0, machines as u64 - 1) as usize;
                 sim.crash(machine_name(machine));
@@ -278,14 +278,16 @@ fn run(seed: u64) -> Result<(), String> {
         if let Some((machine, _)) = crashed.take_if(|(_, until_ms)| *until_ms <= now_ms) {
             sim.bounce(machine_name(machine));
         }
-        let is_satisfied = locked(&shared).satisfied.len() == places;
+        let is_satisfied = locked(&shared).satisfied.len() == workers;
         let stats = server.map(|server| server.core().sysv_stats());
         if is_satisfied && stats.is_some_and(|stats| (stats.processes, stats.waiting) == (0, 0)) {
             return Ok(());
         }
         if now_ms > work_ms + END_MS_MAX * 2 {
             let satisfied = locked(&shared).satisfied.clone();
-            return Err(format!("of {places} places only {satisfied:?} got the lock at last; {stats:?}"));
+            return Err(format!(
+                "of {workers} workers only {satisfied:?} got the lock after the faults; {stats:?}"
+            ));
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::grant_expectations::{ExpectedGrant, GrantExpectations};
 /// The events that a failure shows.
 const EVENTS_SHOWN: usize = 60;
 
-/// What clients do at present.
+/// What clients currently do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Random operations, while faults happen.
@@ -65,7 +65,7 @@ pub struct State {
     pub server_life: u64,
     /// The life in which the server accepted each connection.
     lives: BTreeMap<SocketAddr, u64>,
-    /// By machine.
+    /// The machines, by number.
     pub machines: Vec<Machine>,
     /// Connections that their client still has open.
     alive: BTreeMap<SocketAddr, usize>,
@@ -104,7 +104,7 @@ impl Scene {
         Self::with(machines, shared, None)
     }
 
-    /// With a server that may store what leased sessions hold.
+    /// Like [`Self::new`], but the server may have a disk that stores what leased sessions hold.
     pub fn with(machines: usize, shared: Vec<Shared>, disk: Option<Disk>) -> Arc<Self> {
         let state = State {
             now_ms: 0,

@@ -52,7 +52,7 @@ pub fn run_all(seeds_by_default: u64, test: &str, run: Run) {
     }
 }
 
-/// Panics unless four seeds have four traces, twice the same.
+/// Panics unless four seeds give four different traces, and the same ones when they are run again.
 pub fn assert_same_traces(run: Run) {
     let traces = || (1..5).map(|seed| run_alone(seed, run)).collect::<Result<Vec<_>, _>>();
     let first = traces().unwrap_or_else(|what| panic!("{what}"));

@@ -11,7 +11,7 @@ use super::clock::SkewedClock;
 use super::drops::{DropPoint, run_until_dropped};
 use super::expectations::{ClientInfo, Expectations};
 use super::wire::Simulated;
-use crate::flights::Saying;
+use crate::flights::DoneRelease;
 use crate::network::SERVER;
 use crate::random::Random;
 use crate::scene::{Key, Phase, Scene, Shared, key};
@@ -210,7 +210,7 @@ impl Application {
                 let may_be_done = self.expectations.scene.state().flights.may_be_done(name, requested_ms);
                 if !is_shared || !waits || !may_be_done {
                     self.fail(format_args!(
-                        "requested at {requested_ms} ms and was told done, which is not so"
+                        "requested at {requested_ms} ms and was answered Done, but no release with done explains that"
                     ));
                 }
             }
@@ -249,7 +249,7 @@ impl Application {
         }
     }
 
-    /// Holds a permit for a while. `flight` is the name of one of a single flight.
+    /// Holds a permit for a while. `flight` is its name if it is of a single flight.
     async fn hold(
         &self,
         permit: Permit,
@@ -301,10 +301,11 @@ impl Application {
                 let (drop_point, is_done) = (self.when_to_drop(random), random.percent(70));
                 let released = match flight.filter(|_| is_done) {
                     Some(name) => {
-                        let saying = Saying::begin(&self.expectations.scene, id.0, name, self.info.ttl_ms);
+                        let release =
+                            DoneRelease::begin(&self.expectations.scene, id.0, name, self.info.ttl_ms);
                         let released = permit.release_done().await;
                         if released.is_ok() {
-                            saying.answered();
+                            release.answered();
                         }
                         Some(released)
                     }

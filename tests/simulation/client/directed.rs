@@ -25,7 +25,7 @@ async fn one(client: &Client) -> Permit {
 
 async fn all(client: &Client) -> Permit {
     let acquiring = client.semaphore(NAME).capacity(CAPACITY).resources(CAPACITY);
-    soon(ms(1000), "all is free", acquiring.acquire()).await.unwrap()
+    soon(ms(1000), "everything is free", acquiring.acquire()).await.unwrap()
 }
 
 #[test]

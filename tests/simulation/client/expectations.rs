@@ -1,4 +1,4 @@
-//! What applications expect to hold, compared with what the server holds after each step; and what explains a loss.
+//! What applications expect to hold, compared with what the server holds after each step; and the causes of losses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -11,7 +11,7 @@ use signalbox_model::UnixSeconds;
 
 use crate::scene::{Key, Scene};
 
-/// How long a message is in flight at most, including the work on its arrival.
+/// The longest time for which a message is in flight, including the work on its arrival.
 const TRAVEL_MS_MAX: u64 = 1000;
 
 /// A permit, until its application releases it.
@@ -39,7 +39,7 @@ struct ExpectedPermit {
     freed_ms: Option<u64>,
 }
 
-/// A time in which a machine was disconnected from the server.
+/// A period in which a machine was disconnected from the server.
 #[derive(Clone, Copy)]
 struct Cut {
     from_ms: u64,
@@ -58,7 +58,7 @@ struct State {
     revoked: BTreeSet<u64>,
     /// When the revocation of a client's session was last requested, and the grace period.
     revoked_sessions: BTreeMap<usize, (u64, u64)>,
-    /// The clients that know a session of theirs, with the machine and the start.
+    /// The clients that have received a session, with their machine and the time.
     sessions: BTreeMap<usize, (usize, u64)>,
     delays_an_attachment: bool,
     losses_expected: bool,
@@ -310,7 +310,7 @@ impl Expectations {
             if resources > capacity {
                 let name = name.escape_ascii();
                 return Err(format!(
-                    "applications hold {resources} of {name} (semaphore: {is_semaphore}), of which there are {capacity}"
+                    "applications hold {resources} of {name} (semaphore: {is_semaphore}), whose capacity is {capacity}"
                 ));
             }
         }

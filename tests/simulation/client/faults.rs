@@ -33,7 +33,7 @@ enum Fault {
 const FAULTS: [Fault; 6] =
     [Fault::Hold, Fault::Partition, Fault::Long, Fault::Delay, Fault::PowerLoss, Fault::ServerStop];
 
-/// What repairs a fault.
+/// The end of a fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repair {
     Release(usize),

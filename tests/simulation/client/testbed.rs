@@ -26,7 +26,7 @@ const SCRIPT_MS_MAX: u64 = 1_000_000;
 
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// What a script can use. It runs on the first machine.
+/// The interface of a script, which runs on the first machine.
 #[derive(Clone)]
 pub struct Testbed {
     pub expectations: Arc<Expectations>,
@@ -152,7 +152,7 @@ impl Testbed {
         self.server().core().ledger_stats()
     }
 
-    /// What is held of the name, or set aside for waiters.
+    /// The resources of the name that are held, or reserved for waiters.
     pub fn in_use(&self) -> u32 {
         let left = self.server().core().value(Namespace::Semaphores, NAME);
         left.map_or(0, |left| CAPACITY - left)

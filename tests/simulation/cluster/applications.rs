@@ -16,7 +16,7 @@ use super::transport::Simulated;
 use super::world::{NODES, World, node_name};
 use crate::client::clock::SkewedClock;
 use crate::client::drops::{DropPoint, run_until_dropped};
-use crate::flights::Saying;
+use crate::flights::DoneRelease;
 use crate::random::Random;
 use crate::scene::{Key, Phase, key};
 use signalbox_model::{Milliseconds, Namespace, Operation};
@@ -104,7 +104,7 @@ impl Application {
             let declaring = async { client.direct().await?.change(&declare).await };
             match timeout(ANSWER_MAX, declaring).await {
                 Ok(Ok(_)) => {
-                    self.event(format_args!("has declared all"));
+                    self.event(format_args!("has declared all resources"));
                     self.world.beliefs.declared();
                 }
                 Ok(Err(error)) => self.event(format_args!("cannot declare: {error}")),
@@ -200,7 +200,7 @@ impl Application {
                 let name = self.key(index);
                 let may_be_done = self.world.scene.state().flights.may_be_done(&name, asked_ms);
                 if !is_shared || !waits || !may_be_done {
-                    self.fail(format_args!("asked at {asked_ms} ms and was told done, which is not so"));
+                    self.fail(format_args!("asked at {asked_ms} ms and was answered Done without cause"));
                 }
             }
             Some(Ok(Flight::Held(permit))) => {
@@ -225,7 +225,7 @@ impl Application {
         }
     }
 
-    /// Whether a client may not have found the node that serves for this long.
+    /// Whether a disturbance explains that a client did not reach a serving node for this long.
     fn may_be_unreachable(&self, for_ms: u64) -> bool {
         self.now_ms() < self.world.disturbed_ms() + for_ms + FIND_MS_MAX
     }
@@ -275,10 +275,10 @@ impl Application {
         let grant = permit.id().0;
         let released = match flight {
             Some(name) => {
-                let saying = Saying::begin(&self.world.scene, grant, name, TTL_MS_MAX);
+                let release = DoneRelease::begin(&self.world.scene, grant, name, TTL_MS_MAX);
                 let released = permit.release_done().await;
                 if released.is_ok() {
-                    saying.answered();
+                    release.answered();
                 }
                 released
             }

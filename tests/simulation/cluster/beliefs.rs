@@ -1,4 +1,4 @@
-//! What clients believe to hold, compared with the store and with the node that leads.
+//! What clients believe that they hold, compared with the store and with the node that leads.
 //!
 //! Checked after each step: a permit that its client believes in is in the store, and known to the node that serves; all of
 //! a name together are not more than its capacity, and no slot is believed in twice. Checked when it happens: a permit has
@@ -26,7 +26,7 @@ pub struct Resource {
     pub capacity: u32,
 }
 
-/// A permit, until its application gives it back.
+/// A permit, until its application releases it.
 pub type Cell = Mutex<Option<Permit>>;
 
 struct Belief {
@@ -92,13 +92,13 @@ impl Beliefs {
         state.beliefs.push(Belief { client, resource, grant, slots, cell: Arc::downgrade(&cell) });
         match highest {
             Some((at_ms, id)) if id >= grant => Err(format!(
-                "client {client} asked at {asked_ms} ms and has grant {grant}, and grant {id} was there at {at_ms} ms"
+                "client {client} asked at {asked_ms} ms and has grant {grant}, but grant {id} already existed at {at_ms} ms"
             )),
             _ => Ok(cell),
         }
     }
 
-    /// A client was told that its release stands: it is stored, unless etcd refuses commits.
+    /// A client was told that its release took effect: it is stored, unless etcd refuses commits.
     pub fn released(&self, grant: u64, etcd: &Etcd, now_ms: u64) -> Result<(), String> {
         let is_stored = !etcd.has(&Key::Grant(GrantId(grant)));
         if is_stored {
@@ -122,7 +122,7 @@ impl Beliefs {
         self.state().beliefs.iter().map(|belief| belief.grant).collect()
     }
 
-    /// `server` serves, if it is `Some`.
+    /// Compares the beliefs with the store, and with the server that serves, if there is one.
     pub fn check(
         &self,
         etcd: &Etcd,
@@ -159,7 +159,7 @@ impl Beliefs {
             for slot in &belief.slots {
                 if let Some(other) = slots.insert((resource, *slot), grant) {
                     return Err(format!(
-                        "slot {slot} of {} is that of grants {other} and {grant}",
+                        "slot {slot} of {} belongs to grants {other} and {grant}",
                         name.escape_ascii()
                     ));
                 }
@@ -168,7 +168,7 @@ impl Beliefs {
             *sum += belief.slots.len();
             if *sum > *capacity as usize {
                 return Err(format!(
-                    "clients believe to hold {sum} of {}, of which there are {capacity}",
+                    "clients believe that they hold {sum} of {}, whose capacity is {capacity}",
                     name.escape_ascii()
                 ));
             }
@@ -176,7 +176,7 @@ impl Beliefs {
         if state.is_declared {
             let mut names = self.resources.iter().map(|resource| &resource.name);
             if let Some(name) = names.find(|name| !etcd.has(&Key::Declaration(name.as_slice().into()))) {
-                return Err(format!("{} was declared, and is not stored", name.escape_ascii()));
+                return Err(format!("{} was declared, but is not stored", name.escape_ascii()));
             }
         }
         Ok(())

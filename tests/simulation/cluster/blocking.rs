@@ -86,7 +86,7 @@ impl Drop for End {
     }
 }
 
-/// Runs what blocks as a thread of a process. Its calls to etcd wait for an answer for `limit`.
+/// Runs blocking work as a thread of a process. Its calls to etcd wait for an answer for at most `limit`.
 pub async fn run<T: Send + 'static>(
     process: &Process,
     limit: Duration,
@@ -102,7 +102,7 @@ pub async fn run<T: Send + 'static>(
         work(remote)
     });
     loop {
-        let answered = match called.recv().expect("a thread tells its end") {
+        let answered = match called.recv().expect("a thread reports its end") {
             Call::Range(range) => {
                 let read = process.read(limit, |etcd| etcd.range(&range)).await;
                 Answer::Range(read.and_then(|answer| answer))

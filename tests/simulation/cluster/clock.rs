@@ -1,4 +1,4 @@
-//! A node's clock of leaderships: it begins anywhere, and is up to 4 % faster or slower than true time.
+//! A node's clock of leaderships: it starts at any value, and is up to 4 % faster or slower than true time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The operator, who drains nodes by the product's own command, on a machine that reaches etcd.
+//! The operator, who drains nodes with the product's own command, on a machine that reaches etcd.
 //!
 //! Checked when the command ends: a node that has left the cluster neither leads nor relays, and one that refuses continues to
 //! serve. A command that has failed has left no request behind, if etcd has received all that it sent.
@@ -22,10 +22,10 @@ use super::world::{NODES, World, node_name};
 /// The number of the operator's machine, after those of the nodes.
 pub const OPERATOR: usize = NODES;
 
-/// Members of etcd in the operator's configuration: each call has some attempts for each.
+/// Members of etcd in the operator's configuration: each call makes some attempts for each.
 const MEMBERS: usize = 3;
 
-/// How long one of its calls waits for an answer, as that of the program.
+/// How long one of the command's calls waits for an answer, as in the program.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A command of the operator.
@@ -36,7 +36,7 @@ pub struct Request {
     pub limit: Duration,
 }
 
-/// The commands that run, and what has become of those that have ended.
+/// The running commands, and the counts of those that have ended.
 #[derive(Default)]
 pub struct Drains(Mutex<State>);
 
@@ -47,7 +47,7 @@ struct State {
     counts: Counts,
 }
 
-/// How often something has happened.
+/// The number of drains by outcome, and of handovers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub drained: u64,
@@ -62,7 +62,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What has happened in all seeds of a test.
+/// The counts of all seeds of a test.
 pub struct Totals(Mutex<Counts>);
 
 impl Totals {
@@ -87,7 +87,7 @@ impl Drains {
         self.0.lock().expect("nothing panics while it changes drains")
     }
 
-    /// A command for this node begins; `false`: another one runs.
+    /// Notes that a command for this node begins; `false` if another one runs.
     pub fn begin(&self, node: usize) -> bool {
         self.state().running.insert(node)
     }
@@ -129,8 +129,8 @@ async fn command(process: Arc<Process>, request: Request) {
     let outcome = blocking::run(&process, REQUEST_TIMEOUT, work).await;
     world.scene.event("operator", format_args!("node {node}: {outcome:?}"));
     if let Some(target) = target {
-        let is_obeyed = world.etcd.lost(OPERATOR) == lost_before;
-        if let Err(what) = check(&target, &outcome, is_obeyed) {
+        let is_received = world.etcd.lost(OPERATOR) == lost_before;
+        if let Err(what) = check(&target, &outcome, is_received) {
             world.scene.fail(format!("node {node} {what}"));
         }
     }
@@ -142,14 +142,14 @@ async fn command(process: Arc<Process>, request: Request) {
     }
 }
 
-/// Checks what has become of a node. `is_obeyed`: etcd has received in time all that the command has sent.
+/// Checks a node after a command. `is_received` says whether etcd received all requests of the command in time.
 fn check(
     target: &Process,
     outcome: &Result<Drained, AdminError>,
-    is_obeyed: bool,
+    is_received: bool,
 ) -> Result<(), &'static str> {
     let is_asked = is_asked(&target.world, target.node, &target.incarnation());
-    if outcome.is_err() && is_obeyed && is_asked {
+    if outcome.is_err() && is_received && is_asked {
         return Err("is still asked to leave, although the command has failed");
     }
     if target.is_over() {
@@ -158,10 +158,10 @@ fn check(
     let leads = target.leading().is_some();
     match outcome {
         Ok(_) if !is_member(target) && (leads || !target.sockets_to_leaders().is_empty()) => {
-            Err("has left the cluster, and still leads or relays")
+            Err("has left the cluster, but still leads or relays")
         }
         Err(AdminError::Refused(..)) if !(target.is_to_stop() || leads && target.server().is_some()) => {
-            Err("has refused to hand over, and does not serve")
+            Err("has refused to hand over, but does not serve")
         }
         _ => Ok(()),
     }

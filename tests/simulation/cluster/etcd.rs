@@ -1,4 +1,4 @@
-//! etcd as the nodes reach it: requests arrive, are performed and answered between two steps, each after a random way.
+//! etcd as the nodes reach it: requests arrive, are performed and answered between two steps, each after a random delay.
 //!
 //! etcd is not a machine of the simulated network, so a request lives on when the node that sent it has died. A request
 //! may arrive seconds late, and it or its answer may be lost; the node then knows only that there was no answer in time.
@@ -16,19 +16,19 @@ use crate::random::Random;
 use crate::scene::Scene;
 use crate::support::etcd::{FakeEtcd, FakeStore, Handle};
 
-/// The longest time by which a late request is late.
+/// The longest delay of a late request.
 const LATE_MS_MAX: u64 = 7000;
 
-/// In this time after a refusal, a commit is tried again and stored, unless that is disturbed.
+/// Within this time after a refusal, a commit is retried and stored, unless that is disturbed.
 const STORES_AGAIN_MS: u64 = 10_000;
 
 pub type Answer = Result<TransactionAnswer, CallError>;
 
-/// How all requests fare. Shares are in percent.
+/// How etcd and the network treat all requests. Shares are in percent.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// The longest way of requests and of answers.
-    pub way_ms_max: u64,
+    /// The longest delay of requests and of answers.
+    pub delay_ms_max: u64,
     /// Requests that arrive up to 7 s late.
     pub late_percent: u64,
     pub lost_requests_percent: u64,
@@ -38,14 +38,14 @@ pub struct Weather {
 }
 
 pub const CALM: Weather = Weather {
-    way_ms_max: 15,
+    delay_ms_max: 15,
     late_percent: 0,
     lost_requests_percent: 0,
     lost_answers_percent: 0,
     refused_percent: 0,
 };
 
-/// What gets lost between a node and etcd.
+/// Which messages between a node and etcd are lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Link {
     pub loses_requests: bool,
@@ -68,18 +68,18 @@ struct State {
     lost: Vec<u64>,
     /// Until then, etcd has no leader.
     leaderless_until_ms: u64,
-    /// When a commit was refused last.
+    /// When a commit was last refused.
     refused_ms: Option<u64>,
     requests: BTreeMap<u64, Request>,
     sent: u64,
-    /// What the leadership key says.
+    /// The content of the leadership key.
     epoch: u32,
     is_held: bool,
 }
 
 struct Request {
     node: usize,
-    /// When the next stage is over.
+    /// When the present stage is over.
     at_ms: u64,
     stage: Stage,
     reply: oneshot::Sender<Answer>,
@@ -120,12 +120,12 @@ impl Etcd {
         let is_late = random.percent(weather.late_percent);
         let is_lost = random.percent(weather.lost_requests_percent) || links[node].loses_requests;
         lost[node] += u64::from(is_late || is_lost);
-        let way_ms = random.between(0, if is_late { LATE_MS_MAX } else { weather.way_ms_max });
+        let delay_ms = random.between(0, if is_late { LATE_MS_MAX } else { weather.delay_ms_max });
         state.sent += 1;
         let number = state.sent;
         if !is_lost {
             let stage = Stage::Arriving(transaction);
-            state.requests.insert(number, Request { node, at_ms: now_ms + way_ms, stage, reply });
+            state.requests.insert(number, Request { node, at_ms: now_ms + delay_ms, stage, reply });
         }
         answer
     }
@@ -194,7 +194,7 @@ impl Etcd {
         records
     }
 
-    /// A connection that answers at once and always, for what a node does at one moment.
+    /// A connection that always answers at once, for work that a node does in one moment.
     pub fn at_once(&self) -> Handle {
         self.store.client()
     }
@@ -207,7 +207,7 @@ impl Etcd {
         self.state().links[node] = link;
     }
 
-    /// How many requests of a node were lost or late, at least if there were any.
+    /// A count of a node's requests that were lost or late. It grows with each of them, by one or more.
     pub fn lost(&self, node: usize) -> u64 {
         self.state().lost[node]
     }
@@ -257,7 +257,7 @@ impl State {
         perform: impl FnOnce(&Transaction) -> Answer,
     ) -> Option<Request> {
         let Self { random, weather, links, lost, leaderless_until_ms, refused_ms, .. } = self;
-        let way_ms = random.between(0, weather.way_ms_max);
+        let delay_ms = random.between(0, weather.delay_ms_max);
         match request.stage {
             Stage::Arriving(_) if now_ms < *leaderless_until_ms => match random.between(0, 2) {
                 0 => {
@@ -267,12 +267,12 @@ impl State {
                 1 => {
                     let error = CallError::Unanswered("etcd has no leader".to_owned());
                     request.stage = Stage::Returning(Err(error));
-                    request.at_ms = now_ms + way_ms;
+                    request.at_ms = now_ms + delay_ms;
                 }
                 // It is performed by the next leader.
                 _ => {
                     lost[request.node] += 1;
-                    request.at_ms = *leaderless_until_ms + way_ms;
+                    request.at_ms = *leaderless_until_ms + delay_ms;
                 }
             },
             Stage::Arriving(transaction)
@@ -280,7 +280,7 @@ impl State {
             {
                 *refused_ms = Some(now_ms);
                 request.stage = Stage::Returning(Err(CallError::Refused("it has no space".to_owned())));
-                request.at_ms = now_ms + way_ms;
+                request.at_ms = now_ms + delay_ms;
             }
             Stage::Arriving(transaction) => {
                 let answer = perform(&transaction);
@@ -288,11 +288,11 @@ impl State {
                     return None;
                 }
                 request.stage = Stage::Returning(answer);
-                request.at_ms = now_ms + way_ms;
+                request.at_ms = now_ms + delay_ms;
             }
             Stage::Returning(answer) => {
                 if !links[request.node].loses_answers {
-                    // The node may not exist any more.
+                    // The node may no longer exist.
                     let _ = request.reply.send(answer);
                 }
                 return None;

@@ -22,9 +22,9 @@ const FOLLOW_MS_MAX: u64 = 2500;
 enum Fault {
     /// A node's process is killed.
     Kill,
-    /// A node is stopped in order.
+    /// A node is shut down.
     Stop,
-    /// An operator drains a node, with or without a successor that is named. Often, another fault follows soon.
+    /// An operator drains a node, with or without a named successor. Often, another fault follows soon.
     Drain,
     /// A node's process is frozen, for up to twice the lease duration.
     Freeze,
@@ -34,7 +34,7 @@ enum Fault {
     CutFromEtcd,
     /// A node and some machines of clients do not reach each other.
     CutFromClients,
-    /// Two nodes do not reach each other, or one of them not the other one.
+    /// Two nodes do not reach each other, or one of them does not reach the other.
     CutBetweenNodes,
     /// etcd has no leader.
     Leaderless,
@@ -103,7 +103,7 @@ pub struct Faults {
     cut: BTreeSet<Pair>,
     /// Nodes without power.
     dark: BTreeSet<usize>,
-    /// What the operator is to do.
+    /// The commands for the operator.
     commands: UnboundedSender<Request>,
 }
 
@@ -154,7 +154,7 @@ impl Faults {
         self.world.note_disturbance(!self.repairs.is_empty(), delays_messages);
     }
 
-    /// As the service manager does it, after a pause that the machine makes itself.
+    /// Restarts nodes as a service manager does; the machine itself makes the pause before that.
     pub fn restart(&self, sim: &mut Sim<'_>) {
         for node in (0..NODES).filter(|node| !self.dark.contains(node)) {
             if self.world.process(node).is_some_and(|process| process.is_over()) {
@@ -216,7 +216,7 @@ impl Faults {
             }
             Fault::Slow | Fault::LostAnswers | Fault::Late | Fault::Refuses => {
                 let weather = match fault {
-                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..CALM },
+                    Fault::Slow => Weather { delay_ms_max: self.random.between(50, 500), ..CALM },
                     Fault::LostAnswers => Weather {
                         lost_answers_percent: self.random.between(5, 60),
                         lost_requests_percent: self.random.between(0, 30),

@@ -38,7 +38,7 @@ use crate::random::Random;
 use crate::support::etcd::Handle;
 use signalbox_model::{Namespace, UnixSeconds};
 
-/// How long a leader's calls for a handover wait for an answer, and how many members of etcd they ask, as the daemon's.
+/// How long a leader's calls for a handover wait for an answer, and how many members of etcd they ask, as in the daemon.
 const INSPECTION_MAX: Duration = Duration::from_secs(2);
 const MEMBERS: usize = 3;
 
@@ -50,7 +50,7 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How long an orderly stop waits for the store.
 const STOP_MAX: Duration = Duration::from_secs(4);
 
-/// As the daemon's.
+/// The values of the daemon.
 const RELAYS_PORT: u16 = 11218;
 const OVERDUE_PERIODS_MAX: u32 = 3;
 const HOLD: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ struct Standby {
     is_fast: Arc<AtomicBool>,
 }
 
-/// What a process that serves clients has.
+/// The parts of a process that serves clients.
 struct Service {
     server: Arc<Server>,
     started: Instant,
@@ -171,7 +171,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         Some(prepared) => hand_over(&process, prepared).await,
         None => None,
     };
-    process.lead_no_more();
+    process.stop_leading();
     process.fence.set(Default::default());
     // The task may have ended.
     let _ = inputs.send(Input::Release(successor));
@@ -228,7 +228,7 @@ async fn prepare_handover(
     }
 }
 
-/// The run for which the leadership is released, when everything is stored.
+/// Confirms the run for which the leadership is released, once everything is stored.
 async fn hand_over(
     process: &Process,
     (mut leader, next): (DrainedLeader<Remote>, NextLeader),
@@ -245,7 +245,7 @@ async fn hand_over(
 
 async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeListener {
     let bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await;
-    let inner = bound.expect("nothing else of the machine has the port");
+    let inner = bound.expect("nothing else on the machine uses the port");
     NodeListener { inner, process: Arc::clone(process), is_for_relays }
 }
 
@@ -289,7 +289,7 @@ async fn run_leadership(
     }
 }
 
-/// Closes all relayed connections for good. If that fails, the process ends, and this does not.
+/// Closes all relayed connections for good. If that fails, the process ends, and this never returns.
 async fn close_relays(process: &Process, standby: &Standby) {
     if let Err(stuck) = standby.relays.close().await {
         process.awake().await;
@@ -351,7 +351,7 @@ async fn await_relays(process: &Process, term: Term, standby: &Standby) {
     }
 }
 
-/// As the daemon's: it guards the leadership, and ends the process with it.
+/// Handles events as the daemon does: guards the leadership, and ends the process when the leadership ends.
 fn reporter(process: Arc<Process>, sender: UnboundedSender<Event>) -> impl FnMut(Event) {
     move |event| {
         match &event {
@@ -436,7 +436,7 @@ async fn serve(
     Some(Service { server, started, tasks, reports, term })
 }
 
-/// The node's clock of the time of day, which any other may be ahead of.
+/// The node's wall clock, which differs from those of other nodes.
 fn wall_clock(world: &Arc<World>, random: &mut Random) -> Clock {
     let offset_s = random.between(1_000_000_000, 1_000_100_000);
     let scene = Arc::clone(&world.scene);
@@ -495,7 +495,7 @@ async fn commit(
     }
 }
 
-/// Answers what waits, and closes all connections, as the daemon does before it leaves.
+/// Answers waiting requests, and closes all connections, as the daemon does before it leaves.
 async fn drain(process: &Arc<Process>, service: &mut Service) {
     process.event(format_args!("drains"));
     service.tasks.shutdown().await;

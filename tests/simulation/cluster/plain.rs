@@ -1,8 +1,8 @@
 //! Programs without leases, which hold as long as their connections are open, as clients of yrmcds do. Each is connected to
 //! any node, which relays it to the leader.
 //!
-//! After each step, no two of them hold a counter of one, as far as their own nodes know: the node of each has the connection
-//! open, and is not frozen. Whatever happens to the leader does not matter.
+//! After each step, no two of them hold a counter whose maximum is 1, as far as their own nodes know: the node of each has the connection
+//! open, and is not frozen. The state of the leader does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,7 +45,7 @@ impl PlainBeliefs {
         self.0.lock().expect("nothing panics while it changes beliefs")
     }
 
-    /// How often something was granted.
+    /// The number of grants.
     pub fn grants(&self) -> u64 {
         self.state().grants
     }
@@ -130,7 +130,7 @@ impl Program {
             let held = Held::note(&world, client, name);
             self.event(format_args!("holds {name} at node {node}"));
             let span = Duration::from_millis(self.random.between(0, 8000));
-            // Nothing arrives unasked but the end.
+            // Nothing arrives without a request, except the end of the stream.
             if let Ok(ended) = timeout(span, stream.read_u8()).await {
                 return ended.map(drop);
             }

@@ -1,4 +1,4 @@
-//! A run of a node's process, as the machine and the operator see it: it is stopped in order, frozen, continued and killed.
+//! A run of a node's process, as the machine and the operator see it: it is shut down, frozen, continued and killed.
 //!
 //! A frozen process does nothing: its sockets neither read nor write, and its tasks wait. Its clock continues. A process that
 //! has ended has closed all its sockets at once, as the kernel does it; the driver then drops its tasks.
@@ -26,7 +26,7 @@ use crate::support::etcd::Handle;
 /// How long after a freeze a thread has its first turn.
 const TURN_MS_MAX: u64 = 20;
 
-/// How long a process that continues may take until it has closed what it must not have any more.
+/// How long a process that continues may take to close what it must no longer have.
 const WAKE_MS_MAX: u64 = 100;
 
 /// A socket, or `None` once the process has ended.
@@ -90,7 +90,7 @@ impl Process {
         self.state.lock().expect("nothing panics while it changes a process")
     }
 
-    /// What tells this run from all others.
+    /// The id that distinguishes this run from all others.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(format!("{:032x}", self.run))
     }
@@ -104,11 +104,11 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the state is so.
-    async fn until(&self, is_so: impl Fn(&State) -> bool) {
+    /// Waits until the state meets this condition.
+    async fn until(&self, is_met: impl Fn(&State) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if is_so(&self.state()) {
+            if is_met(&self.state()) {
                 return;
             }
             changed.await;
@@ -162,7 +162,7 @@ impl Process {
         self.state().is_frozen
     }
 
-    /// Whether the process runs, and has had time to close what it must not have any more.
+    /// Whether the process runs, and has had time to close what it must no longer have.
     pub fn is_attentive(&self) -> bool {
         let now_ms = self.world.scene.state().now_ms;
         let state = self.state();
@@ -203,7 +203,7 @@ impl Process {
         self.close(sockets);
     }
 
-    /// The machine loses power: the driver drops all tasks, and the network their last words.
+    /// The machine loses power: the driver drops all tasks, and the network drops what they still send.
     pub fn lose_power(&self) {
         self.event(format_args!("loses power"));
         let mut state = self.state();
@@ -255,7 +255,7 @@ impl Process {
         number
     }
 
-    /// The client of this number has this socket to the leader from now on, or none.
+    /// Notes the socket to the leader of the client with this number, or that it has none.
     pub fn relay_by(&self, number: u64, socket: Option<SocketAddr>) {
         if let Some(relayed) = self.state().relayed.get_mut(&number) {
             *relayed = socket;
@@ -282,8 +282,8 @@ impl Process {
         self.state().leading = Some(epoch);
     }
 
-    /// The node does not lead any more, in order.
-    pub fn lead_no_more(&self) {
+    /// The node has released the leadership.
+    pub fn stop_leading(&self) {
         let mut state = self.state();
         state.leading = None;
         state.server = None;

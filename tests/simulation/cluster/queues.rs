@@ -91,7 +91,7 @@ struct State {
     told: BTreeSet<u64>,
     /// When a task last gave a request up.
     abandoned: BTreeMap<String, u64>,
-    /// By resource, what was listed last of the node that serves.
+    /// By resource, the last lists of the node that serves.
     lists: BTreeMap<usize, Lists>,
     /// The node that served last: its epoch, when it began, and when its queues were listed last.
     epoch: u32,
@@ -226,7 +226,7 @@ impl State {
         Ok(())
     }
 
-    /// Checks that nothing has overtaken the first of those that wait all the while.
+    /// Checks that nothing has overtaken the first waiter of both lists.
     fn check_order(&self, before: &Lists, now: &Lists, now_ms: u64) -> Result<(), String> {
         let Some(first) = before.waiting.intersection(&now.waiting).next() else { return Ok(()) };
         for (grant, task) in now.held.iter().filter(|(grant, _)| !before.held.contains_key(grant)) {

@@ -19,7 +19,7 @@ use super::etcd::Etcd;
 use crate::network::STEP;
 use crate::scene::Scene;
 
-/// How long a message is in flight at most, including the work on its arrival, while no message is held back.
+/// The longest time for which a message is in flight, including the work on its arrival, while no message is held back.
 const TRAVEL_MS_MAX: u64 = 1000;
 
 /// The longest time to live of a session.
@@ -28,10 +28,10 @@ pub const TTL_MS_MAX: u64 = 25_000;
 /// How long after a disturbance a holder may take to attach its session again, and the leader to free what is revoked.
 const RECOVER_MS_MAX: u64 = 10_000;
 
-/// The clocks of holders and the margin of their leases differ from true time by so much of a time, at most.
+/// The clocks of holders and the margin of their leases differ from true time by at most 1/`INACCURACY` of a period.
 const INACCURACY: u64 = 20;
 
-/// How long the way of a notice to its holder is, after a message from there: two ways of requests, and one to spare.
+/// The longest time until a notice reaches its holder, after a message from there: two messages, and one to spare.
 const TELL_MS_MAX: u64 = 3 * TRAVEL_MS_MAX;
 
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ struct Revocation {
     is_told: bool,
     /// What the node has received from the holder since it knows the revocation.
     contact: Option<Contact>,
-    /// The time by which an answer said that it stands.
+    /// When an answer confirmed it.
     acknowledged_ms: Option<u64>,
     /// When the grant was first seen to be gone from the store or from the node that serves.
     freed_ms: Option<u64>,
@@ -71,7 +71,7 @@ struct Contact {
 #[derive(Clone, Copy, Debug)]
 pub struct Disturbances {
     pub now_ms: u64,
-    /// When no node served last, or any fault was not repaired.
+    /// The last time at which no node served, or a fault was not repaired.
     pub any_ms: u64,
 }
 
@@ -99,7 +99,7 @@ impl Revocations {
         self.state.lock().expect("nothing panics while it changes revocations")
     }
 
-    /// An administrator is about to request it.
+    /// An administrator is about to request a revocation.
     pub fn request(&self, grant: u64, grace_ms: u64) {
         let requested_ms = self.scene.state().now_ms;
         let end_ms = requested_ms + grace_ms;
@@ -122,7 +122,7 @@ impl Revocations {
         revocation.is_told = false;
     }
 
-    /// The administrator was told that it stands: it is stored, unless etcd refuses commits.
+    /// The administrator was told that a revocation took effect: it is stored, unless etcd refuses commits.
     pub fn acknowledge(&self, grant: u64, etcd: &Etcd) {
         let now_ms = self.scene.state().now_ms;
         if let Some(revocation) =
@@ -179,7 +179,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// A client believes in a grant that the store or the node that serves does not have. Whether it could not know.
+    /// Whether a revocation explains that a client believes in a grant that the store or the serving node does not have.
     pub fn excuses(&self, grant: u64, disturbances: Disturbances) -> bool {
         let Disturbances { now_ms, any_ms } = disturbances;
         let mut state = self.state();
@@ -200,7 +200,7 @@ impl Revocations {
         let now_ms = self.scene.state().now_ms;
         let State { revocations, delays, .. } = &mut *self.state();
         let Some(revocation) = revocations.get_mut(&grant) else {
-            return Err(format!("grant {grant} is lost by a revocation that nobody requested"));
+            return Err(format!("grant {grant} is lost by a revocation that no administrator requested"));
         };
         if std::mem::replace(&mut revocation.is_lost, true) {
             return Ok(());
@@ -220,7 +220,7 @@ impl Revocations {
             .ok_or_else(|| format!("grant {grant} is lost before its grace period ends: {revocation:?}"))
     }
 
-    /// What was acknowledged takes effect, and holders are told.
+    /// Checks that acknowledged revocations take effect, and notes which holders are told.
     pub fn check(&self, server: &Server, disturbances: Disturbances) -> Result<(), String> {
         let Disturbances { now_ms, any_ms } = disturbances;
         let State { revocations, delays, .. } = &mut *self.state();

@@ -101,14 +101,14 @@ pub struct NodeStream {
     process: Arc<Process>,
     /// The number of the client whose bytes are relayed.
     relayed: Option<u64>,
-    /// What a leader tells a relay before anything of a client. It may do so after its term, since a relay takes nothing of
-    /// the client from that.
+    /// The bytes that a leader still has to send to introduce itself to a relay, before any output for a client. It may send
+    /// them after its term, since a relay forwards none of them to the client.
     introduction_bytes: usize,
 }
 
 impl NodeStream {
-    /// To be called as soon as there is the socket, also in a frozen process: whoever closes all sockets of the process has
-    /// to know it.
+    /// Must be called as soon as the socket exists, even in a frozen process, so that the end of the process closes this
+    /// socket too.
     fn new(inner: TcpStream, process: &Arc<Process>) -> io::Result<Self> {
         let ends = (inner.peer_addr()?, inner.local_addr()?);
         let socket = Arc::new(Mutex::new(Some(inner)));

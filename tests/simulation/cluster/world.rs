@@ -1,4 +1,4 @@
-//! What the nodes, the clients, the faults and the checks share.
+//! The state that the nodes, the clients, the faults and the checks share.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ pub struct World {
     pub seed: u64,
     pub keys: Keys,
     pub timing: Timing,
-    /// How long a node loads records at most, and how long it takes to start again.
+    /// The longest time for which a node loads records, and the time that it takes to start again.
     pub load_ms_max: u64,
     pub restart_ms: u64,
     pub etcd: Etcd,
@@ -184,7 +184,7 @@ impl World {
         drop(state);
         if epoch.is_some_and(|epoch| epoch < answering) {
             self.scene.fail(format!(
-                "node {} relays a client to the leader of epoch {epoch:?}, and that of {answering} answers",
+                "node {} relays a client to the leader of epoch {epoch:?}, while that of {answering} answers",
                 process.node
             ));
         }
@@ -199,7 +199,7 @@ impl World {
                 let epoch = state.relays.get(&socket).copied();
                 if epoch.is_some_and(|epoch| epoch < state.answering) {
                     self.scene.fail(format!(
-                        "node {} has a client connected to the leader of epoch {epoch:?}, and that of {} answers",
+                        "node {} has a client connected to the leader of epoch {epoch:?}, while that of {} answers",
                         process.node, state.answering
                     ));
                 }
@@ -212,14 +212,14 @@ impl World {
         let (epoch, leading) = (self.etcd.epoch(), process.leading());
         if leading != Some(epoch) {
             self.scene.fail(format!(
-                "node {} sends to a client as the leader of epoch {leading:?}, and the epoch is {epoch}",
+                "node {} sends to a client as the leader of epoch {leading:?}, but the epoch is {epoch}",
                 process.node
             ));
         }
     }
 
-    /// What must be so after each step: at most one node may answer clients, also among those that have died meanwhile; and
-    /// what clients believe is so.
+    /// Checks after each step that at most one node may answer clients, even if some have died meanwhile, and that what
+    /// clients believe is true.
     pub fn check(&self) {
         let mut state = self.state();
         let State { nodes, fences, .. } = &mut *state;
@@ -267,7 +267,7 @@ impl World {
         Disturbances { now_ms, any_ms: self.state().disturbed_ms }
     }
 
-    /// When a client could last not reach a node that serves.
+    /// The last time at which a client could not reach a node that serves.
     pub fn disturbed_ms(&self) -> u64 {
         self.state().disturbed_ms
     }

@@ -12,9 +12,9 @@ use super::session_view::{RecordedAnswer, SessionView};
 use crate::scene::Scene;
 use crate::support::OK;
 
-/// Which of a client's connections an answer came from.
+/// The connection of a client over which a request or an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Via {
     /// The one that was attached last.
     Newest,
     /// The one before it.
@@ -44,24 +44,24 @@ pub struct Answer<'a> {
 pub fn check(
     scene: &Scene,
     view: &mut SessionView,
-    (place, connection): (Place, &mut SessionConnection),
+    (via, connection): (Via, &mut SessionConnection),
     answer: &Answer<'_>,
 ) -> Result<SessionEvidence, String> {
     let evidence = match answer.pending.kind {
-        RequestKind::Request { id, .. } => check_request_answer(scene, view, (place, connection), id, answer),
+        RequestKind::Request { id, .. } => check_request_answer(scene, view, (via, connection), id, answer),
         RequestKind::Watch { .. } | RequestKind::Unwatch { .. } | RequestKind::Hello => {
             check_connection_answer(scene, connection, answer)
         }
-        _ => check_session_answer(scene, view, (place, connection), answer),
+        _ => check_session_answer(scene, view, (via, connection), answer),
     }?;
     match evidence {
-        SessionEvidence::Alive if place == Place::Newest && connection.is_attached => {
+        SessionEvidence::Alive if via == Via::Newest && connection.is_attached => {
             view.renew(answer.pending.sent_ms, view.ttl_ms);
         }
         // A previous connection has lost its session, but the client has not. What was sent after a refused attachment
         // was for the connection session, and has no meaning here.
         SessionEvidence::Ended
-            if place == Place::Previous && !matches!(answer.pending.kind, RequestKind::Attach) =>
+            if via == Via::Previous && !matches!(answer.pending.kind, RequestKind::Attach) =>
         {
             return Ok(SessionEvidence::Unknown);
         }
@@ -127,7 +127,7 @@ fn check_connection_answer(
 fn check_session_answer(
     scene: &Scene,
     view: &mut SessionView,
-    (place, connection): (Place, &mut SessionConnection),
+    (via, connection): (Via, &mut SessionConnection),
     answer: &Answer<'_>,
 ) -> Result<SessionEvidence, String> {
     let Answer { pending, frame, .. } = answer;
@@ -153,7 +153,7 @@ fn check_session_answer(
                 return Err("not attached".to_owned());
             }
             connection.is_attached = true;
-            if place == Place::Newest {
+            if via == Via::Newest {
                 view.attached();
             }
             Ok(SessionEvidence::Alive)

@@ -267,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Requests one of a few places until one is free, and soon leaves it.
+    /// Requests one of a few names until it is granted, and soon releases it.
     async fn ask(&mut self) {
         if self.scene.state().satisfied.contains(&self.number) {
             return;

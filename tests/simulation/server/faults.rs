@@ -37,7 +37,7 @@ enum Fault {
 const FAULTS: [Fault; 6] =
     [Fault::Hold, Fault::HoldLong, Fault::Delay, Fault::PowerLoss, Fault::ServerStop, Fault::ClockStep];
 
-/// What repairs a fault, and when.
+/// The end of a fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repair {
     Release(usize),

@@ -7,7 +7,7 @@ use signalbox_model::{GrantId, Namespace, RequestId, Revocation, Scope, SessionI
 use signalbox_protocol::{Extended, Opaque, WaitingRequest};
 use tokio::time::sleep;
 
-use super::answers::Place;
+use super::answers::Via;
 use super::session::{ClientSession, Connector};
 use super::session_connection::RequestKind;
 use super::session_view::{NO_GRANT, Operation, Part};
@@ -186,7 +186,7 @@ impl LeasedClient {
     async fn list(&mut self, session: &mut ClientSession, part: Part) {
         let list = Extended::Holders { namespace: part.namespace, name: &part.name };
         let is_quiet = session.view.unanswered().is_empty();
-        session.send_request(Place::Newest, &list, RequestKind::List { is_quiet }, &mut self.random).await;
+        session.send_request(Via::Newest, &list, RequestKind::List { is_quiet }, &mut self.random).await;
     }
 
     async fn action(&mut self, action: Action, session: &mut ClientSession) {
@@ -212,12 +212,7 @@ impl LeasedClient {
             Action::Cancel => self.cancel(session).await,
             Action::KeepAlive => {
                 session
-                    .send_request(
-                        Place::Newest,
-                        &Extended::KeepAlive,
-                        RequestKind::KeepAlive,
-                        &mut self.random,
-                    )
+                    .send_request(Via::Newest, &Extended::KeepAlive, RequestKind::KeepAlive, &mut self.random)
                     .await;
             }
             Action::Verify => {
@@ -225,7 +220,7 @@ impl LeasedClient {
                 if let Some(grant) = self.pick(&grants) {
                     let verify = Extended::VerifyGrant { grant: GrantId(grant) };
                     session
-                        .send_request(Place::Newest, &verify, RequestKind::Verify { grant }, &mut self.random)
+                        .send_request(Via::Newest, &verify, RequestKind::Verify { grant }, &mut self.random)
                         .await;
                 }
             }
@@ -242,7 +237,7 @@ impl LeasedClient {
                 };
                 let watch = Extended::Watch { namespace: part.namespace, scope };
                 let kind = RequestKind::Watch { number: 0, is_live: false };
-                session.send_request(Place::Newest, &watch, kind, &mut self.random).await;
+                session.send_request(Via::Newest, &watch, kind, &mut self.random).await;
             }
             Action::Unwatch => {
                 let mut pending = session.newest.iter().flat_map(|connection| &connection.pending);
@@ -250,12 +245,7 @@ impl LeasedClient {
                 if let Some(watch) = watch.map(|(opaque, _)| *opaque) {
                     let unwatch = Extended::Unwatch { watch: Opaque(watch.to_be_bytes()) };
                     session
-                        .send_request(
-                            Place::Newest,
-                            &unwatch,
-                            RequestKind::Unwatch { watch },
-                            &mut self.random,
-                        )
+                        .send_request(Via::Newest, &unwatch, RequestKind::Unwatch { watch }, &mut self.random)
                         .await;
                 }
             }
@@ -277,9 +267,9 @@ impl LeasedClient {
                     let verify = Extended::VerifyGrant { grant: GrantId(1) };
                     verify.compose(Opaque(*b"part"), &mut bytes);
                     bytes.truncate(self.random.between(1, bytes.len() as u64 - 1) as usize);
-                    session.send(Place::Newest, &bytes, &mut self.random).await;
+                    session.send(Via::Newest, &bytes, &mut self.random).await;
                 }
-                session.cut(Place::Newest);
+                session.cut(Via::Newest);
             }
             Action::HalfClose => session.half_close().await,
             Action::Attach => {
@@ -297,7 +287,7 @@ impl LeasedClient {
                 if is_attached && !session.view.has_late_attachment {
                     session
                         .send_request(
-                            Place::Previous,
+                            Via::Previous,
                             &Extended::KeepAlive,
                             RequestKind::StaleKeepAlive,
                             &mut self.random,
@@ -305,16 +295,11 @@ impl LeasedClient {
                         .await;
                 }
             }
-            Action::CutPrevious => session.cut(Place::Previous),
+            Action::CutPrevious => session.cut(Via::Previous),
             Action::CloseSession if session.view.is_leased() => {
                 session.view.close();
                 session
-                    .send_request(
-                        Place::Newest,
-                        &Extended::CloseSession,
-                        RequestKind::Close,
-                        &mut self.random,
-                    )
+                    .send_request(Via::Newest, &Extended::CloseSession, RequestKind::Close, &mut self.random)
                     .await;
                 session.read_for(1000).await;
                 session.is_over = true;
@@ -376,7 +361,7 @@ impl LeasedClient {
         };
         session
             .send_request(
-                Place::Newest,
+                Via::Newest,
                 &Extended::Cancel(waiting),
                 RequestKind::Cancel { id },
                 &mut self.random,
@@ -401,7 +386,7 @@ impl LeasedClient {
         }
     }
 
-    /// Requests one of a few places until one is free, and soon leaves it.
+    /// Requests one of a few names until it is granted, and soon releases it.
     async fn ask(&mut self) {
         if self.scene.state().satisfied.contains(&self.number) {
             return;
@@ -424,12 +409,7 @@ impl LeasedClient {
             }
             if self.random.percent(20) {
                 session
-                    .send_request(
-                        Place::Newest,
-                        &Extended::KeepAlive,
-                        RequestKind::KeepAlive,
-                        &mut self.random,
-                    )
+                    .send_request(Via::Newest, &Extended::KeepAlive, RequestKind::KeepAlive, &mut self.random)
                     .await;
             }
         }

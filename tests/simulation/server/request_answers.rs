@@ -5,7 +5,7 @@
 use signalbox_model::{Milliseconds, Status, TtlLeft};
 use signalbox_protocol::ResponseFrame;
 
-use super::answers::{Answer, Place, SessionEvidence, is_not_stored};
+use super::answers::{Answer, SessionEvidence, Via, is_not_stored};
 use super::session_connection::{PendingRequest, RequestKind, SessionConnection};
 use super::session_view::{Operation, Part, RecordedAnswer, Request, SessionView};
 use crate::grant_expectations::{ExpectedGrant, GrantExpectations};
@@ -15,7 +15,7 @@ use crate::scene::{Scene, key};
 pub fn check_request_answer(
     scene: &Scene,
     view: &mut SessionView,
-    (place, connection): (Place, &SessionConnection),
+    (via, connection): (Via, &SessionConnection),
     id: u64,
     answer: &Answer<'_>,
 ) -> Result<SessionEvidence, String> {
@@ -128,7 +128,7 @@ pub fn check_request_answer(
         return Err(format!("it was answered differently before: {first:x?}"));
     }
     // The request on the previous connection may have arrived when that was no longer attached.
-    Ok(if place == Place::Newest { SessionEvidence::Alive } else { SessionEvidence::Unknown })
+    Ok(if via == Via::Newest { SessionEvidence::Alive } else { SessionEvidence::Unknown })
 }
 
 /// The grant in an answer.

@@ -11,7 +11,7 @@ use signalbox_model::{Milliseconds, Namespace};
 use signalbox_protocol::Extended;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::answers::{Answer, Place, SessionEvidence, check, is_not_stored};
+use super::answers::{Answer, SessionEvidence, Via, check, is_not_stored};
 use super::connection::{End, Pace, note_end};
 use super::session_connection::{RequestKind, SessionConnection};
 use super::session_view::{Operation, SessionView};
@@ -174,19 +174,19 @@ impl ClientSession {
         scene.event(number, format_args!("attaches {} to {}", connection.local, self.view.session));
         // Answers from before the restart no longer matter.
         self.previous = self.newest.replace(connection).filter(|previous| previous.life() == life);
-        self.send(Place::Newest, &bytes, random).await;
+        self.send(Via::Newest, &bytes, random).await;
     }
 
-    fn connection(&mut self, place: Place) -> &mut Option<SessionConnection> {
-        match place {
-            Place::Newest => &mut self.newest,
-            Place::Previous => &mut self.previous,
+    fn connection(&mut self, via: Via) -> &mut Option<SessionConnection> {
+        match via {
+            Via::Newest => &mut self.newest,
+            Via::Previous => &mut self.previous,
         }
     }
 
     /// Closes a connection.
-    pub fn cut(&mut self, place: Place) {
-        if let Some(connection) = self.connection(place).take() {
+    pub fn cut(&mut self, via: Via) {
+        if let Some(connection) = self.connection(via).take() {
             self.connector.scene.event(self.connector.number, format_args!("cuts {}", connection.local));
         }
         self.update_over();
@@ -200,15 +200,15 @@ impl ClientSession {
     /// Sends one request without an id.
     pub async fn send_request(
         &mut self,
-        place: Place,
+        via: Via,
         request: &Extended<'_>,
         kind: RequestKind,
         random: &mut Random,
     ) {
-        let Some(connection) = self.connection(place) else { return };
+        let Some(connection) = self.connection(via) else { return };
         let mut bytes = Vec::new();
         connection.compose(request, kind, &mut bytes);
-        self.send(place, &bytes, random).await;
+        self.send(via, &bytes, random).await;
     }
 
     /// Sends new requests with ids.
@@ -219,7 +219,7 @@ impl ClientSession {
             let forgets = random.percent(50);
             self.view.ask(connection, operation, forgets, &mut bytes);
         }
-        self.send(Place::Newest, &bytes, random).await;
+        self.send(Via::Newest, &bytes, random).await;
     }
 
     /// Sends a request again.
@@ -227,40 +227,40 @@ impl ClientSession {
         let Some(connection) = &mut self.newest else { return };
         let mut bytes = Vec::new();
         self.view.repeat(connection, id, &mut bytes);
-        self.send(Place::Newest, &bytes, random).await;
+        self.send(Via::Newest, &bytes, random).await;
     }
 
-    pub async fn send(&mut self, place: Place, bytes: &[u8], random: &mut Random) {
+    pub async fn send(&mut self, via: Via, bytes: &[u8], random: &mut Random) {
         let pace = self.connector.pace(bytes.len(), random);
-        let Some(mut connection) = self.connection(place).take() else { return };
+        let Some(mut connection) = self.connection(via).take() else { return };
         let local = connection.local;
         self.connector
             .scene
             .event(self.connector.number, format_args!("sends {} bytes on {local}", bytes.len()));
         let sent = connection.send(bytes, pace).await;
-        self.put_back(place, connection, sent);
+        self.put_back(via, connection, sent);
     }
 
     /// Stores a connection again, or gives it up if it has ended. What arrived before that counts.
-    fn put_back(&mut self, place: Place, mut connection: SessionConnection, result: Result<(), End>) {
-        let checked = self.check(place, &mut connection);
+    fn put_back(&mut self, via: Via, mut connection: SessionConnection, result: Result<(), End>) {
+        let checked = self.check(via, &mut connection);
         match checked.and(result) {
-            Ok(()) => *self.connection(place) = Some(connection),
+            Ok(()) => *self.connection(via) = Some(connection),
             Err(end) => self.connector.conclude(&connection, end),
         }
         self.update_over();
     }
 
     /// Checks what arrived.
-    fn check(&mut self, place: Place, connection: &mut SessionConnection) -> Result<(), End> {
+    fn check(&mut self, via: Via, connection: &mut SessionConnection) -> Result<(), End> {
         while let Some((opaque, pending, frame)) = connection.next()? {
             let Connector { scene, number, .. } = &self.connector;
             scene.event(number, format_args!("{opaque}, {:?}: {:#04x}", pending.kind, frame.status));
-            if place == Place::Newest && scene.was_undisturbed(self.connector.machine, connection.opened_ms) {
+            if via == Via::Newest && scene.was_undisturbed(self.connector.machine, connection.opened_ms) {
                 pending.check_waited(&frame, scene.state().now_ms).map_err(End::Wrong)?;
             }
             let answer = Answer { opaque, pending, frame: &frame };
-            let evidence = check(scene, &mut self.view, (place, connection), &answer).map_err(|what| {
+            let evidence = check(scene, &mut self.view, (via, connection), &answer).map_err(|what| {
                 let text = frame.body.escape_ascii();
                 End::Wrong(format!("{what}: {pending:?} is answered {:#04x}, \"{text}\"", frame.status))
             })?;
@@ -295,33 +295,33 @@ impl ClientSession {
         let read = match (&mut self.newest, &mut self.previous) {
             (None, None) => return false,
             (Some(connection), None) => {
-                timeout_at(deadline, async { (Place::Newest, connection.read().await) }).await
+                timeout_at(deadline, async { (Via::Newest, connection.read().await) }).await
             }
             (None, Some(connection)) => {
-                timeout_at(deadline, async { (Place::Previous, connection.read().await) }).await
+                timeout_at(deadline, async { (Via::Previous, connection.read().await) }).await
             }
             (Some(newest), Some(previous)) => {
                 let both = async {
                     tokio::select! {
                         biased;
-                        read = newest.read() => (Place::Newest, read),
-                        read = previous.read() => (Place::Previous, read),
+                        read = newest.read() => (Via::Newest, read),
+                        read = previous.read() => (Via::Previous, read),
                     }
                 };
                 timeout_at(deadline, both).await
             }
         };
         match read {
-            Ok((place, read)) => {
-                let connection = self.connection(place).take().expect("it was read");
-                self.put_back(place, connection, read);
+            Ok((via, read)) => {
+                let connection = self.connection(via).take().expect("it was read");
+                self.put_back(via, connection, read);
                 true
             }
             Err(_) => {
-                for place in [Place::Newest, Place::Previous] {
-                    if let Some(connection) = self.connection(place).take() {
+                for via in [Via::Newest, Via::Previous] {
+                    if let Some(connection) = self.connection(via).take() {
                         let in_time = connection.check_overdue();
-                        self.put_back(place, connection, in_time);
+                        self.put_back(via, connection, in_time);
                     }
                 }
                 false
@@ -338,7 +338,7 @@ impl ClientSession {
         let reading = async {
             connection.half_close().await?;
             loop {
-                self.check(Place::Newest, &mut connection)?;
+                self.check(Via::Newest, &mut connection)?;
                 match connection.read().await {
                     Err(End::Lost(_)) if connection.has_answers() => return Err::<(), End>(End::Left),
                     read => read?,

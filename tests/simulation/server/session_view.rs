@@ -13,7 +13,7 @@ use signalbox_protocol::{Claims, Extended, Queueing, Wait};
 use super::session_connection::{RequestKind, SessionConnection};
 use crate::scene::{Key, Scene, key};
 
-/// The id of no grant.
+/// An id that no grant has.
 pub const NO_GRANT: u64 = 1 << 60;
 
 /// The number of requests whose answers a client keeps.
