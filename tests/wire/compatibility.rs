@@ -54,8 +54,8 @@ fn additional_stats_items_follow_the_fifteen_of_yrmcds() {
         let fifteenth = items.iter().position(|(name, _)| name == "command:dump");
         assert_eq!(fifteenth, Some(14));
         for name in ["uptime", "refused_connections", "bytes_received", "bytes_sent", "version"] {
-            let place = items.iter().position(|(n, _)| n == name);
-            assert!(place > fifteenth, "{name} is at position {place:?}");
+            let position = items.iter().position(|(n, _)| n == name);
+            assert!(position > fifteenth, "{name} is at position {position:?}");
         }
     }
 }

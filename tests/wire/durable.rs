@@ -563,7 +563,7 @@ fn answers_do_not_expose_state_that_is_not_stored() {
     assert_eq!(listed(&mut caller(&server), b"a").map(|it| it.0), Some(1));
 }
 
-/// Sets a declared semaphore, which nothing has been stored of when this returns.
+/// Sets a declared semaphore, and returns before anything of that is stored.
 fn send_set(caller: &mut Caller, declaration: Declaration<'_>) -> Opaque {
     let opaque = caller.begin(declaring(IfExists::Set, &[declaration]));
     caller.sync();
@@ -586,7 +586,7 @@ fn a_semaphore_becomes_numbered_with_its_new_capacity_before_that_is_stored() {
     server.check();
 }
 
-/// The second change is requested while the first one is stored.
+/// The second change is requested while the first one is being stored.
 #[test]
 fn a_semaphore_whose_numbering_changes_twice_grants_what_its_last_declaration_has() {
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -735,7 +735,7 @@ fn declaring_a(ids: RequestIds) -> Extended<'static> {
     Extended::Change { ids, operation: declaring(IfExists::Fail, &A) }
 }
 
-/// A server on which a session holds one of a declared semaphore `a`, all of it stored; an administrator, and the grant.
+/// A server with a declared semaphore `a`, of which a session holds one, all stored; an administrator; and the grant.
 fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);

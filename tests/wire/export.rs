@@ -1,4 +1,4 @@
-//! Exports of a server that works (`docs/protocol.md`, "Export"). The store is in memory here; `tests/daemon/backup.rs`
+//! Exports of a running server (`docs/protocol.md`, "Export"). The store is in memory here; `tests/daemon/backup.rs`
 //! tests the daemon under load.
 
 use signalbox_model::{Limit, ReachedLimit, Status};
@@ -57,7 +57,7 @@ fn an_export_has_what_was_acknowledged_and_restores_it() {
     for grant in &grants {
         assert_eq!(after.ask(&Extended::VerifyGrant { grant: *grant }).status, OK);
     }
-    // Its ids continue growing.
+    // Its ids continue to grow.
     let mut other = Caller::new(restored.server.counter());
     let later = other.open(LONG_MS);
     assert!(later.session > session.session);

@@ -312,7 +312,7 @@ fn a_connection_whose_session_is_revoked_is_closed() {
     check(&server);
 }
 
-/// Sends bytes, and returns so many answers.
+/// Sends bytes, and returns this number of answers.
 async fn answers(stream: &mut DuplexStream, bytes: &[u8], count: usize) -> Vec<ResponseFrame> {
     stream.write_all(bytes).await.unwrap();
     let (mut received, mut frames) = (BytesMut::new(), Vec::new());

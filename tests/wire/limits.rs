@@ -23,7 +23,7 @@ fn a_connection_above_the_limit_is_closed_at_once_and_counted() {
     assert_eq!(one.stat("curr_connections"), 2);
     assert_eq!(server.semaphore().ask(NOOP, &[]).status, OK, "the limit applies to one port");
     drop(two);
-    eventually("its place is free again", || {
+    eventually("another connection is admitted", || {
         let mut next = server.counter();
         next.send(&frame(NOOP, [0; 4], &[]));
         next.try_answer().is_ok()
@@ -146,7 +146,7 @@ fn a_client_that_does_not_read_its_dump_does_not_block_others() {
     for _ in 0..100 {
         reader.send(&frame(DUMP, *b"dump", &[]));
     }
-    // During that both workers serve others, and names can be created, acquired and released.
+    // Meanwhile, both workers serve others, and names can be created, acquired and released.
     for _ in 0..4 {
         let mut other = server.counter();
         for i in 0..100u32 {
@@ -179,7 +179,7 @@ async fn requests_are_not_read_while_answers_are_unread() {
     }
     other.write_all(&frame(NOOP, *b"noop", &[])).await.unwrap();
     other.read_exact(&mut [0; 12]).await.unwrap();
-    // When the peer reads at last, it gets its answers in order.
+    // When the peer finally reads, it gets its answers in order.
     let (mut answers, mut requests) = tokio::io::split(greedy);
     let read = async {
         for serial in 0..20_000u32 {

@@ -36,7 +36,7 @@ impl AsyncRead for Fragile {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         assert!(
             !(read.is_ready() && self.faults.read.load(Ordering::Relaxed)),
-            "a fault of the test's, in a read"
+            "injected by the test, in a read"
         );
         read
     }
@@ -48,7 +48,7 @@ impl AsyncWrite for Fragile {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        assert!(!self.faults.write.load(Ordering::Relaxed), "a fault of the test's, in a write");
+        assert!(!self.faults.write.load(Ordering::Relaxed), "injected by the test, in a write");
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -69,7 +69,7 @@ fn connect(server: &NearServer<Fragile>) -> Peer {
     Peer { stream: near, faults }
 }
 
-/// The client's end, and the faults of the other.
+/// The client's end of a connection, and the faults of the server's end.
 struct Peer {
     stream: DuplexStream,
     faults: Arc<Faults>,

@@ -15,7 +15,7 @@ fn caller(server: &StoredServer) -> Caller {
     Caller::new(server.server.counter())
 }
 
-/// Says that the client wants to be told places. Returns whether the server tells them.
+/// Sends a Hello that requests places. Returns whether the server will send them.
 fn want_places(caller: &mut Caller) -> bool {
     caller.introduce("", Features::PLACES).features.contains(Features::PLACES)
 }
@@ -90,7 +90,7 @@ fn repeated_requests_wait_in_their_order_and_before_new_ones() {
     let mut second = returned(&server, second.1, 1);
     let (behind, kept) = wait(&mut second, second_ids, one_of(1, b"a"), Some(second_place));
     assert_eq!(kept.place, second_place, "it is told again");
-    // The name is free now, and nobody gets it: one that was before may still come.
+    // The name is free now, but no waiter gets it: an earlier one may still come.
     let mut holder = returned(&server, holding, 0);
     holder.ids();
     assert_eq!(holder.give_back(held.grant), OK);
@@ -125,7 +125,7 @@ fn a_client_that_does_not_ask_is_told_no_place() {
     waiter.sync();
     assert_eq!(holder.give_back(held.grant), OK);
     granted(&mut waiter, opaque);
-    // Nor is one told whose session ends with its connection.
+    // A client whose session ends with its connection is told no place either.
     let (mut holder, mut waiter) = (caller(&server), caller(&server));
     assert!(want_places(&mut waiter));
     holder.take(one_of(1, b"b"));

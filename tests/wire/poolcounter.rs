@@ -1,5 +1,5 @@
-//! Single flight beside the ANY mode of a real poolcounterd, Debian's package poolcounter: the same requests, and the same
-//! answers.
+//! Single flight compared with the ANY mode of a real poolcounterd, Debian's package poolcounter: the same requests get
+//! the same answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ enum Outcome {
 
 /// A server and its clients.
 trait Peer {
-    /// Requests to be the only worker: waits behind at most so many others, and so long.
+    /// Requests to be the only worker: waits behind at most `waiting_max` others, for at most `wait_s` seconds.
     fn ask(&mut self, client: usize, waiting_max: u32, wait_s: u32);
     /// Returns when the request of a client that waits has been executed.
     fn settle(&mut self, client: usize);
@@ -39,7 +39,7 @@ trait Peer {
     fn die(&mut self, client: usize);
 }
 
-/// What clients of both see, one after the other.
+/// The outcomes that clients of a server see, in order.
 fn history(peer: &mut impl Peer) -> Vec<Outcome> {
     peer.ask(0, 2, LONG_S);
     let mut outcomes = vec![peer.outcome(0)];
@@ -51,7 +51,7 @@ fn history(peer: &mut impl Peer) -> Vec<Outcome> {
     outcomes.push(peer.outcome(3));
     peer.finish(0);
     outcomes.extend([1, 2].map(|client| peer.outcome(client)));
-    // One that comes later begins anew.
+    // A later request begins anew.
     peer.ask(3, 2, LONG_S);
     outcomes.push(peer.outcome(3));
     peer.ask(0, 2, 1);
@@ -137,7 +137,7 @@ impl Peer for Signalbox {
 
 struct Poolcounter {
     process: Child,
-    /// The last one asks for nothing.
+    /// The last one requests nothing.
     clients: Vec<Option<BufReader<TcpStream>>>,
 }
 
@@ -151,7 +151,7 @@ impl Poolcounter {
             skipped(&missing);
             return None;
         }
-        // It has one port, so each process of this test has an address of loopback of its own.
+        // It has one port, so each process of this test has a loopback address of its own.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let address = SocketAddr::from(([127, 64 | high, middle, low], 7531));
         let mut program = Command::new(PROGRAM);

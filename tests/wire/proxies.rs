@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::caller::Caller;
 use crate::support::*;
 
-/// Where the proxy of most tests is.
+/// The address of the proxy in most tests.
 const PROXY: &str = "127.0.0.2";
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -61,7 +61,7 @@ fn address_of_holder(server: &TestServer, name: &[u8]) -> String {
     String::from_utf8(entry.address.to_vec()).unwrap()
 }
 
-/// What an administrative request is answered: `NOT_FOUND` says that it is permitted.
+/// The status of the answer to an administrative request: `NOT_FOUND` if it is permitted.
 fn administration(wire: Wire) -> u8 {
     Caller::new(wire).change(Change::DeleteCounter { name: b"absent" }).status
 }
@@ -123,7 +123,7 @@ fn a_connection_of_the_proxy_itself_has_the_proxys_address() {
         let address: SocketAddr = address_of_holder(&server, b"held").parse().unwrap();
         assert_eq!(address, wire.stream.local_addr().unwrap());
         assert_eq!(wire.release(b"held", 1).status, OK);
-        assert_eq!(administration(wire), REFUSED, "a health check is no administrator, also on loopback");
+        assert_eq!(administration(wire), REFUSED, "a health check is not an administrator, even on loopback");
     }
 }
 
@@ -139,7 +139,7 @@ fn the_stated_address_decides_who_is_an_administrator() {
         ("[2001:db8::7]:1", REFUSED),
         ("203.0.113.9:1", NOT_FOUND),
         ("[::ffff:203.0.113.9]:1", NOT_FOUND),
-        // The proxy is on this machine, so it means this machine.
+        // The proxy is on this machine, so loopback is this machine.
         ("127.0.0.1:1", NOT_FOUND),
         ("[::1]:1", NOT_FOUND),
     ] {
@@ -187,7 +187,7 @@ fn a_proxy_has_to_send_a_header_of_version_2() {
         header(0x21, 0x12, &[0; 12]),
         header(0x11, 0x11, &[0; 12]),
         header(0x21, 0x11, &[0; 11]),
-        // One byte more than the limit, although all of it is there.
+        // One byte more than the limit, although all of it is sent.
         header(0x21, 0x11, &[0; 521]),
         header(0x21, 0x11, &[0; 65_535]),
     ];
@@ -337,7 +337,7 @@ impl Process {
     }
 }
 
-/// Whether a proxy closes because its client did or because it lost the client cannot be told, so the process lives on.
+/// The server cannot know whether a proxy closes because its client did or because it lost the client.
 #[test]
 fn a_process_behind_a_proxy_lives_on_for_its_time_to_live() {
     let server = TestServer::start_with(trusting);

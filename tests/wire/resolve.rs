@@ -1,4 +1,4 @@
-//! Names whose kind the server finds out (`docs/protocol.md`, "Limits").
+//! Names whose namespace the server finds out (`docs/protocol.md`, "Limits").
 
 use signalbox_model::{AS_DECLARED, Claim, IfExists, Namespace, Operation, Removal, Status};
 use signalbox_protocol::{Claims, Extended};
@@ -58,7 +58,7 @@ fn a_name_that_is_not_declared_needs_a_maximum() {
         let asked = caller.want(claim, LONG);
         assert_eq!(caller.answer(asked).status, Status::NotFound.code());
     }
-    // A semaphore that is not declared is of yrmcds' clients, and not a limit.
+    // A semaphore that is not declared belongs to clients of yrmcds, and is not a limit.
     let mut plain = server.semaphore();
     assert_eq!(plain.acquire(b"plain", 1, 3).status, OK);
     let asked = caller.want(limit(AS_DECLARED, b"plain"), NOW);
@@ -84,7 +84,7 @@ fn a_name_is_not_declared_while_grants_of_its_counter_are_held_or_waited_for() {
     let second = waiter.answer(asked).granted().unwrap();
     assert_eq!(declare(&mut admin, IfExists::Fail, &[counted(b"a", 1)]).status, in_use);
     waiter.give_back(second.grant);
-    // Plain clients are not in the way: they have a kind.
+    // Plain clients do not prevent it: their port decides the namespace.
     let mut plain = server.counter();
     assert_eq!(plain.acquire(b"a", 1, 1).status, OK);
     assert_eq!(declare(&mut admin, IfExists::Fail, &[counted(b"a", 1)]).status, OK);
@@ -126,6 +126,6 @@ fn a_name_of_several_is_resolved_when_its_turn_comes() {
     let granted = waiter.answer(asked).all_granted().unwrap();
     assert_eq!(granted.capacities, [2, 1]);
     assert_eq!(resolved(&mut admin, b"b"), (Namespace::Semaphores, 1));
-    // It fits beside one of a kind that was asked for.
+    // The other of its two resources is still free.
     holder.take(semaphore(1, b"b"));
 }

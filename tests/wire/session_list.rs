@@ -236,7 +236,7 @@ fn a_long_list_has_every_session_once() {
     assert_eq!(ids.len(), 2 * sessions.len() + 1);
 }
 
-/// Opens so many sessions over one connection, each with a grant of the same counter.
+/// Opens this number of sessions over one connection, each with a grant of the same counter.
 fn open_many(caller: &mut Caller, count: u32) -> Vec<OpenedSession> {
     let open = |_| {
         let session = caller.open(LONG_MS);
@@ -251,7 +251,7 @@ fn all_leased_sessions_of_a_client_end_and_those_of_others_stay() {
     let server = TestServer::start();
     let [mut one, mut other] = ["127.0.0.3", "127.0.0.4"].map(|from| caller_from(&server, from));
     let mut administrator = caller(&server);
-    // More than several steps.
+    // Enough for several steps.
     let sessions = open_many(&mut one, 700);
     let kept = open_many(&mut other, 3);
     let none = revoke(&mut administrator, "127.0.0.5", "127.0.0.255", 0);

@@ -178,7 +178,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
     let waits = waiter.want(slot(1, b"gpu"), LONG);
     wait_for_waiters(&server, 1);
     assert_eq!(holder.give_back(held.grant), OK);
-    assert_eq!(admin.answer(idle).status, OK, "nobody has the slot");
+    assert_eq!(admin.answer(idle).status, OK, "no grant has the slot");
     waiter.sync();
     assert_eq!(waiter.ask(&Extended::Cancel(signalbox_protocol::WaitingRequest::Opaque(waits))).status, OK);
     assert_eq!(waiter.answer(waits).status, Status::Canceled.code());
@@ -211,7 +211,7 @@ fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
 
     let in_queue = first.want(any(b"deploys"), LONG);
     wait_for_waiters(&server, 1);
-    // As many as the capacity are not too many: they wait for the end of the pause.
+    // A request for the whole capacity is not too large: it waits for the end of the pause.
     let all = second.want(Claim { resources: 2, ..any(b"deploys") }, LONG);
     wait_for_waiters(&server, 2);
     assert_eq!(try_take(&mut holder, any(b"deploys")), NOT_AVAILABLE);
@@ -219,7 +219,7 @@ fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     let timed_out = plain.want(any(b"deploys"), for_ms(20));
     assert_eq!(plain.answer(timed_out).status, Status::TimedOut.code());
 
-    // Holders keep what they hold, and their releases are served to nobody.
+    // Holders keep what they hold, and what they release is not granted to waiters.
     assert_eq!(verify(&mut holder, held.grant), GrantState::Held);
     assert_eq!(holder.give_back(held.grant), OK);
     assert_eq!(listed(&mut admin, b"deploys").waiting, 2);
@@ -312,7 +312,7 @@ fn a_change_that_cannot_be_stored_takes_effect_later_or_is_refused() {
     server.check();
 }
 
-/// To pause is to operate a semaphore, not to declare it, so a reload of the configuration keeps it.
+/// A pause is not part of a declaration, so a reload of the configuration keeps it.
 #[test]
 fn a_semaphore_of_the_configuration_can_be_paused() {
     let server = start();

@@ -1,5 +1,5 @@
 //! Compares the server with a real yrmcdsd byte for byte: both get the same random histories, and every answer is
-//! compared. So it is with a node of a cluster that relays its clients to the leader.
+//! compared. The same is done with a node of a cluster that relays its clients to the leader.
 //!
 //! `SIGNALBOX_HISTORIES` sets the number of histories (default 40, and 10 with a relay), `SIGNALBOX_SEED` the first seed; a failure prints
 //! the seed that replays it. Intended differences (`docs/compatibility.md`) are asserted.
@@ -13,7 +13,7 @@ use crate::support::*;
 const CONNECTIONS: usize = 12;
 const ACTIONS: usize = 300;
 
-/// A small generator of random numbers (SplitMix64): the seed is the whole state, and printed.
+/// A small generator of random numbers (SplitMix64): the seed, which a failure prints, is the whole state.
 struct Random(u64);
 
 impl Random {

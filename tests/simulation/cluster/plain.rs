@@ -1,8 +1,8 @@
 //! Programs without leases, which hold as long as their connections are open, as clients of yrmcds do. Each is connected to
 //! any node, which relays it to the leader.
 //!
-//! After each step, no two of them hold a counter whose maximum is 1, as far as their own nodes know: the node of each has the connection
-//! open, and is not frozen. The state of the leader does not matter.
+//! After each step, no two of them hold a counter whose maximum is 1, as far as their own nodes know: the node of each has
+//! the connection open, and is not frozen. The state of the leader does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
