@@ -103,7 +103,7 @@ fn a_running_server_is_exported_and_restored() {
     assert_eq!(
         exported,
         asked("192.0.2.1:1", &["--server", &server, "data", "export"]),
-        "the option may stand first"
+        "the option may come first"
     );
     daemon.logged_message("exported all records");
     daemon.signal(Signal::SIGTERM);

@@ -23,7 +23,7 @@ name = 'ci/deploys'
 capacity = 2
 ";
 
-/// Applies a file that comes by the standard input.
+/// Applies a file from standard input.
 async fn applied(server: SocketAddr, file: &str, options: &[&str]) -> Output {
     let mut child = program_at(server, &[&["apply", "-f", "-"], options].concat()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -175,7 +175,7 @@ async fn a_semaphore_in_use_is_changed_as_far_as_its_holders_allow() {
     hold(server, "ci/gpu", "3").await;
     hold(server, "ci/deploys", "2").await;
     stdout(&ran(server, &["pause", "ci/gpu"]).await);
-    // A smaller capacity than what is in use; the end of the numbers of slots.
+    // One capacity is less than what is in use, and the other semaphore loses its numbered slots, of which some are held.
     let file = LIMITS.replace("capacity = 2", "capacity = 1").replace("slots = true\n", "");
     for options in [&["--dry-run", "--json"][..], &["--json"]] {
         let output = applied(server, &file, options).await;

@@ -23,13 +23,13 @@ async fn connection_options_stand_before_or_after_the_subcommand() {
         [&["get", "pool"], &options[..]].concat(),
         [&options[..3], &["get", "pool"], &options[3..]].concat(),
     ] {
-        // The environment has the other port; the option counts.
+        // The environment has the other port; the option takes precedence.
         let output = ran(counters, &arguments).await;
         assert_eq!(stdout(&output), "{\"name\":\"pool\",\"available\":2}\n", "{arguments:?}");
     }
     let nearer = ["--server", "127.0.0.1:1", "get", "pool", "--semaphore", "--server", &address];
     let output = ran(counters, &nearer).await;
-    assert_eq!(stdout(&output), "2\n", "the one behind the subcommand counts");
+    assert_eq!(stdout(&output), "2\n", "the one after the subcommand takes precedence");
     let all = [&options[..], &["run", "other", "--max", "1", "--", "echo", "--json"]].concat();
     let output = ran(counters, &all).await;
     assert_eq!(stdout(&output), "--json\n");
@@ -122,7 +122,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
     }
 }
 
-/// What bash offers for the words, the last of which is incomplete.
+/// The completions that bash offers for these words, the last of which is incomplete.
 async fn completed(server: std::net::SocketAddr, words: &[&str]) -> Vec<String> {
     let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = format!(

@@ -1,5 +1,5 @@
 //! The grace period of a command that `run` has to end, with the real client and server: the command has ended before another
-//! client acquires. How long the period is, the simulation of the client checks.
+//! client acquires. The simulation of the client checks the length of the period.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::support::fake_server::soon;
 
 const GRACE: &str = "4s";
 
-/// The client of a command asks the server nothing in this time. A grace period that counted from its last request would be
-/// over.
+/// The client of a command sends the server nothing in this time, so a grace period that counted from its last request would
+/// be over.
 const QUIET: Duration = Duration::from_secs(9);
 
 /// Ignores SIGTERM. Only SIGKILL ends it, or the end of `run`, so that a test that fails leaves no process behind.
 const COMMAND: &str = "trap 'echo TERM' TERM; echo $$; while kill -0 $PPID 2>&-; do sleep 0.02; done";
 
-/// Holds "job" by a command, has it taken away by `take_away`, which is given the grant, and returns when another command
-/// has run with it. Returns the seconds that the command had.
+/// Holds "job" by a command, calls `take_away` with the grant, and waits until another command has run with "job". Returns
+/// the number of seconds that the first command had.
 async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(SocketAddr, &str)) -> f64 {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
@@ -35,7 +35,7 @@ async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(Sock
     let warning = warning(&mut err).await;
     let (_, seconds) = warning.split_once("SIGKILL follows after ").unwrap_or_else(|| panic!("{warning}"));
 
-    // The next one finds the command ended; whether it was, only the process table says.
+    // The next command looks in the process table, which alone shows whether the first one has ended.
     let found = format!("if kill -0 {command} 2>&-; then echo the other command runs; else echo alone; fi");
     let waiting = ["run", "job", "--wait", "1m", "--", "sh", "-c", &found];
     assert_eq!(stdout(&ran(server, &waiting).await), "alone\n");

@@ -154,11 +154,11 @@ async fn a_command_ends_before_its_lease_when_the_server_dies() {
     // The command ignores SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
     while let Some(line) = err.next_line().await.unwrap() {
-        assert!(!line.starts_with("signalbox: "), "all was said: {line}");
+        assert!(!line.starts_with("signalbox: "), "no further message: {line}");
     }
 }
 
-/// As after a restart without a data directory.
+/// This is the case after a restart without a data directory.
 #[tokio::test]
 async fn a_command_has_time_to_end_when_a_server_has_lost_its_lease() {
     let (mut first, mut second) = (Daemon::start(), Daemon::start());
@@ -380,7 +380,7 @@ async fn renew_and_release_fail_if_the_grant_is_gone() {
         let renewed = script.ran(&["renew"]).await;
         assert_eq!(renewed.stdout, b"");
         assert_fails(&renewed, 1, &gone);
-        // Only the session is known where no grant is given, or only that of another session.
+        // With --session, SIGNALBOX_GRANT is not read, because it belongs to another session.
         assert_eq!(stdout(&script.ran(&["renew", "--session", script.session()]).await), "3600\n");
         let both = ["renew", "--session", script.session(), "--grant", script.grant()];
         assert_fails(&script.ran(&both).await, 1, &gone);

@@ -9,7 +9,7 @@ use super::{assert_fails, finished, stdout};
 use crate::support::daemon::{ConfigFile, Daemon, is_root, serve_file_on_any_ports, works};
 use crate::support::skipped;
 
-/// The program with the server `box`, which has these addresses, all with one port. `None`: this system does not allow that.
+/// The program with the server `box`, which has these addresses, all with one port. `None` if this system does not allow that.
 fn program_at_name(
     addresses: &[SocketAddr],
     arguments: &[&str],
@@ -37,7 +37,7 @@ fn program_at_name(
 
 /// A server, and an address with the same port at which connections are accepted and nothing is answered.
 fn beside_a_silent_one() -> (Daemon, TcpListener, [SocketAddr; 2]) {
-    // Of addresses of loopback, the first one is that of the sockets without an address of their own.
+    // Of several loopback addresses, clients try 127.0.0.1 first, because unbound sockets have it as their source.
     let file = ConfigFile::toml("bind_ip = '127.0.0.2'\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("counter");

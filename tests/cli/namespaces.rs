@@ -1,5 +1,5 @@
-//! Limits, and counters and semaphores where a kind is given: what a name is resolved to, the port of plain operations, and
-//! arguments that contradict each other or the server.
+//! How names of limits, counters and semaphores are resolved, the port of plain operations, and arguments that contradict
+//! each other or the server.
 
 use super::{assert_fails, finished, line, program, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::Daemon;

@@ -1,4 +1,4 @@
-//! The samples of README.md: the commands are run as they stand, and their output is the one shown.
+//! The samples of README.md: the commands are run as written, and their output is the one shown.
 //!
 //! What differs from run to run is made equal on both sides: times, ports, and the figures of the machine. Tables are
 //! compared with the columns that the program writes into a pipe.

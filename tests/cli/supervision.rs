@@ -34,7 +34,7 @@ fn runs(pid: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Starts a script with a shell under `run`, and returns the ids of processes that it prints, a line each.
+/// Starts a script with a shell under `run`, and returns the ids of processes that it prints, one per line.
 async fn running(
     server: SocketAddr,
     options: &[&str],
@@ -56,7 +56,7 @@ async fn revoke_holder(server: SocketAddr) {
     assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
 }
 
-/// As after a suspension: `run` does nothing until the lease is over and others have the resources.
+/// Like a suspension: `run` does nothing until the lease is over and others have the resources.
 #[tokio::test]
 async fn a_command_whose_lease_is_over_takes_no_further_step() {
     let mut daemon = Daemon::start();
@@ -210,7 +210,7 @@ async fn a_limit_of_the_system_has_a_status_of_its_own() {
     let mut statuses = Vec::new();
     for descriptors in 4..24 {
         let mut shell = Command::new("sh");
-        // Without those that the test has from whoever started it.
+        // Without the descriptors that the test has inherited.
         let script = format!("ulimit -n {descriptors}; exec \"$0\" run job --max 1 -- true 3>&- 4>&- 5>&-");
         shell.args(["-c", &script, SIGNALBOX]).env("SIGNALBOX_SERVER", server.to_string());
         let output = soon("the program to end", shell.output()).await.unwrap();
@@ -251,11 +251,11 @@ async fn the_end_of_the_command_is_known_although_sigchld_is_ignored_or_all_sign
     }
 }
 
-/// A script of a shell with job control on a terminal. What is written to the file are keys, and `>&3` of the script is its
-/// standard output.
+/// A shell with job control that runs a script on a terminal. Bytes that are written to the file are keys, and `>&3` in the
+/// script is the standard output of the shell.
 fn on_terminal(server: SocketAddr, script: &str) -> (File, Child) {
     let pty = nix::pty::openpty(None, None).unwrap();
-    // Whoever runs the tests in the background of a script ignores SIGINT.
+    // A test that runs in the background of a script ignores SIGINT.
     let mut shell = Command::new("env");
     shell
         .args(["--default-signal=INT,QUIT", "setsid", "--ctty", "--wait", "sh", "-mc"])
@@ -341,7 +341,7 @@ async fn a_stopped_command_and_its_stopped_descendants_handle_sigterm() {
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
 }
 
-/// Its resources are still renewed, and SIGKILL follows.
+/// Its lease is still renewed, and SIGKILL follows.
 #[tokio::test]
 async fn a_command_that_is_stopped_while_it_has_to_end_is_killed() {
     let mut daemon = Daemon::start();
@@ -386,12 +386,12 @@ async fn a_process_that_is_started_after_sigterm_is_asked_to_end_too() {
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
 }
 
-/// Also one whose parent ends, so that it becomes a child of the program.
+/// This includes a process whose parent ends, so that it becomes a child of the program.
 #[tokio::test]
 async fn each_process_is_asked_to_end_once() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    // When another process was waited for that ended after the command, the program has dealt with the end of the command.
+    // Once the program has reaped a process that ended after the command, it has handled the end of the command too.
     let script = r#"
         export COMMAND=$$
         trap : TERM
@@ -451,7 +451,7 @@ async fn a_file_for_messages_that_may_not_grow_ends_nothing() {
     until_listed(server, "--holders", "job", 0).await;
 }
 
-/// Processes of the other namespace have ids that are those of the descendants here.
+/// Processes of the other namespace have the ids of the descendants here.
 #[tokio::test]
 async fn a_proc_of_another_namespace_is_not_believed() {
     let isolated = ["--pid", "--fork", "--kill-child"];

@@ -353,7 +353,7 @@ async fn run_sets_up_the_environment() {
     let found = environment(server, &lists, &[("LD_PRELOAD", library)]).await;
     assert_eq!(found, [preload.clone(), keys("1-5,0x10,42,0x5101a2b3=16"), at(server)]);
 
-    // What is there already is kept, unless an option says otherwise.
+    // Existing variables are kept, unless an option replaces them.
     let variables = [("SIGNALBOX_SYSV_SERVER", &other.to_string()[..]), ("SIGNALBOX_SYSV_KEYS", "7")];
     let found = environment(server, &with(&[]), &variables).await;
     assert_eq!(found, [preload.clone(), keys("7"), at(other)]);
@@ -362,7 +362,7 @@ async fn run_sets_up_the_environment() {
     let found = environment(other, &options, &variables).await;
     assert_eq!(found, [preload.clone(), keys("8"), at(server)]);
 
-    // Of a cluster, the programs know all addresses, also those that do not answer now.
+    // Programs get all addresses of a cluster, even those that do not answer now.
     let several = format!("127.0.0.1:1,no-such-host.invalid,{server}");
     let options = ["--library", library, "--keys", "all", "--server", &several];
     let found = environment(other, &options, &[]).await;
@@ -514,9 +514,9 @@ async fn run_finds_the_library_beside_the_installed_program() {
         soon("the program to end", command.output()).await.unwrap()
     };
     assert_fails(&run().await, 71, "the library \"libsignalbox_sysv.so\" is neither in \"");
-    for place in [bin.join("libsignalbox_sysv.so"), lib.join("libsignalbox_sysv.so")] {
-        fs::copy(any_library(), &place).unwrap();
-        let found = format!("LD_PRELOAD={}", place.canonicalize().unwrap().display());
+    for path in [bin.join("libsignalbox_sysv.so"), lib.join("libsignalbox_sysv.so")] {
+        fs::copy(any_library(), &path).unwrap();
+        let found = format!("LD_PRELOAD={}", path.canonicalize().unwrap().display());
         let output = run().await;
         assert!(stdout(&output).lines().any(|line| line == found), "{output:?}");
     }

@@ -26,7 +26,7 @@ struct Terminal {
     programs: Option<OwnedFd>,
 }
 
-/// What a terminal was sent.
+/// The output that a terminal has received.
 struct Shown {
     /// All of it, with the sequences that control the terminal.
     text: String,
@@ -60,12 +60,12 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The end for one program.
+    /// Takes the end that a program writes to.
     fn take(&mut self) -> Stdio {
         self.programs.take().unwrap().into()
     }
 
-    /// The end for one program that reads from it too.
+    /// Takes the end for a program that reads from it too.
     fn take_both(&mut self) -> (Stdio, Stdio) {
         let output = self.programs.take().unwrap();
         (output.try_clone().unwrap().into(), output.into())
@@ -99,7 +99,7 @@ impl Terminal {
         };
         match tokio::time::timeout(Duration::from_secs(20), wait).await {
             Ok(text) => text,
-            Err(_) => panic!("{what}: does not show within 20 s; the terminal has {:?}", text()),
+            Err(_) => panic!("not shown within 20 s: {what}; the terminal has {:?}", text()),
         }
     }
 }
@@ -111,7 +111,7 @@ fn top(server: SocketAddr, terminal: &mut Terminal) -> Child {
     command.stdin(input).stdout(output).env("TERM", "xterm").env_remove("NO_COLOR").spawn().unwrap()
 }
 
-/// What ends the use of the whole screen.
+/// The sequence that ends the use of the whole screen.
 const LEFT: &str = "\x1b[?1049l";
 
 #[tokio::test]
