@@ -84,12 +84,12 @@ fn every_block_of_the_guide_has_a_test() {
 }
 
 /// A directory with stand-ins for the reader's commands, their output, and a server.
-struct Place {
+struct Sandbox {
     server: TestServer,
     directory: TempDir,
 }
 
-impl Place {
+impl Sandbox {
     fn new() -> Self {
         Self { server: TestServer::start(), directory: tempfile::tempdir().unwrap() }
     }
@@ -195,43 +195,43 @@ async fn connected(address: SocketAddr) -> Client {
 
 #[test]
 fn one_of_all_machines_runs_the_job() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [line, _] = blocks("A cron job on one machine", "crontab");
-    place.stand_in("nightly-report", "echo begins >> log; until [ -e end ]; do sleep 0.05; done");
-    let first = place.cron(line);
-    eventually("the first runs it", || place.lines("log").len() == 1);
-    place.cron(line).output();
-    assert_eq!(place.lines("log").len(), 1, "the second machine did not run it, and that is no failure");
-    fs::write(place.path().join("end"), "").unwrap();
+    sandbox.stand_in("nightly-report", "echo begins >> log; until [ -e end ]; do sleep 0.05; done");
+    let first = sandbox.cron(line);
+    eventually("the first runs it", || sandbox.lines("log").len() == 1);
+    sandbox.cron(line).output();
+    assert_eq!(sandbox.lines("log").len(), 1, "the second machine did not run it, and that is no failure");
+    fs::write(sandbox.path().join("end"), "").unwrap();
     first.output();
-    place.cron(line).output();
-    assert_eq!(place.lines("log").len(), 2, "another machine runs it the next night");
-    place.stand_in("nightly-report", "exit 3");
-    assert!(!place.cron(line).ended().status.success(), "a job that fails is a failure");
+    sandbox.cron(line).output();
+    assert_eq!(sandbox.lines("log").len(), 2, "another machine runs it the next night");
+    sandbox.stand_in("nightly-report", "exit 3");
+    assert!(!sandbox.cron(line).ended().status.success(), "a job that fails is a failure");
 }
 
 #[test]
 fn without_a_server_no_job_runs_and_cron_gets_an_error_message() {
-    let mut place = Place::new();
-    place.stand_in("nightly-report", "echo begins >> log");
-    place.server.counters = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut sandbox = Sandbox::new();
+    sandbox.stand_in("nightly-report", "echo begins >> log");
+    sandbox.server.counters = SocketAddr::from(([127, 0, 0, 1], 1));
     let lines: [_; 2] = blocks("A cron job on one machine", "crontab");
     for line in lines {
-        let output = place.cron(line).ended();
+        let output = sandbox.cron(line).ended();
         assert!(!output.status.success() && output.stderr.starts_with(b"signalbox: "), "{output:?}");
     }
-    assert!(place.lines("log").is_empty());
+    assert!(sandbox.lines("log").is_empty());
 }
 
 #[test]
 fn a_machine_with_a_late_clock_does_not_repeat_the_job() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [_, line] = blocks("A cron job on one machine", "crontab");
-    place.stand_in("nightly-report", "echo begins >> log");
-    place.cron(line).output();
-    place.cron(line).output();
-    assert_eq!(place.lines("log").len(), 1);
-    place.server.server.core().check_ledger().unwrap();
+    sandbox.stand_in("nightly-report", "echo begins >> log");
+    sandbox.cron(line).output();
+    sandbox.cron(line).output();
+    assert_eq!(sandbox.lines("log").len(), 1);
+    sandbox.server.server.core().check_ledger().unwrap();
 }
 
 // ---- A connection budget per tenant
@@ -270,46 +270,46 @@ async fn open_connections_stay_within_the_budget() {
 
 #[test]
 fn two_machines_restart_at_a_time_and_hold_their_places_until_healthy() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [restart, look] = blocks("A rolling restart", "sh");
-    place.stand_in("restart-web", "echo restarts >> log; exit 1");
-    place.stand_in("web-is-healthy", "[ -e healthy ]");
-    place.stand_in("sleep", "exec /bin/sleep 0.05");
-    let machines = [(); 3].map(|()| place.bash(restart));
-    eventually("two restart", || place.lines("log").len() == 2);
-    eventually("one waits", || place.waiters() == 1);
-    let seen = place.bash(look).output();
+    sandbox.stand_in("restart-web", "echo restarts >> log; exit 1");
+    sandbox.stand_in("web-is-healthy", "[ -e healthy ]");
+    sandbox.stand_in("sleep", "exec /bin/sleep 0.05");
+    let machines = [(); 3].map(|()| sandbox.bash(restart));
+    eventually("two restart", || sandbox.lines("log").len() == 2);
+    eventually("one waits", || sandbox.waiters() == 1);
+    let seen = sandbox.bash(look).output();
     assert!(
         seen.contains("in_use      2\n") && seen.contains("\nqueue:\n") && seen.contains("\n1\t"),
         "two hold and one waits: {seen}"
     );
-    assert_eq!(place.lines("log").len(), 2, "although the command has returned");
-    fs::write(place.path().join("healthy"), "").unwrap();
+    assert_eq!(sandbox.lines("log").len(), 2, "although the command has returned");
+    fs::write(sandbox.path().join("healthy"), "").unwrap();
     for machine in machines {
         machine.output();
     }
-    assert_eq!(place.lines("log").len(), 3);
-    assert_eq!(place.server.counter().dumped(b"restart/web"), Some((0, 2)));
+    assert_eq!(sandbox.lines("log").len(), 3);
+    assert_eq!(sandbox.server.counter().dumped(b"restart/web"), Some((0, 2)));
 }
 
 // ---- Leader election
 
 #[test]
 fn a_standby_service_starts_when_the_leader_ends() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [line] = blocks("Leader election", "sh");
-    place.stand_in("scheduler", "echo leads >> log; until rm end 2>/dev/null; do sleep 0.05; done");
-    let first = place.bash(line);
-    eventually("one leads", || place.lines("log").len() == 1);
-    let second = place.bash(line);
-    eventually("one stands by", || place.waiters() == 1);
-    assert_eq!(place.lines("log").len(), 1);
+    sandbox.stand_in("scheduler", "echo leads >> log; until rm end 2>/dev/null; do sleep 0.05; done");
+    let first = sandbox.bash(line);
+    eventually("one leads", || sandbox.lines("log").len() == 1);
+    let second = sandbox.bash(line);
+    eventually("one stands by", || sandbox.waiters() == 1);
+    assert_eq!(sandbox.lines("log").len(), 1);
     for (number, service) in [first, second].into_iter().enumerate() {
-        fs::write(place.path().join("end"), "").unwrap();
+        fs::write(sandbox.path().join("end"), "").unwrap();
         service.output();
-        eventually("the remaining service leads", || place.lines("log").len() == 2 || number == 1);
+        eventually("the remaining service leads", || sandbox.lines("log").len() == 2 || number == 1);
     }
-    assert_eq!(place.sessions(), 0);
+    assert_eq!(sandbox.sessions(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -362,18 +362,18 @@ async fn a_leader_that_completes_its_work_releases_leadership() {
 
 #[test]
 fn work_starts_with_all_resources_or_waits() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [line] = blocks("Several resources at once", "sh");
-    place.stand_in("train", "echo trains >> log; until [ -e end ]; do sleep 0.05; done");
-    let first = [(); 2].map(|()| place.bash(line));
-    eventually("two train", || place.lines("log").len() == 2);
-    let in_use = |name: &[u8]| place.server.counter().get(name).number();
+    sandbox.stand_in("train", "echo trains >> log; until [ -e end ]; do sleep 0.05; done");
+    let first = [(); 2].map(|()| sandbox.bash(line));
+    eventually("two train", || sandbox.lines("log").len() == 2);
+    let in_use = |name: &[u8]| sandbox.server.counter().get(name).number();
     assert_eq!((in_use(b"gpu"), in_use(b"licences")), (4, 2));
-    let third = place.bash(line);
-    eventually("the third waits", || place.waiters() == 1);
-    fs::write(place.path().join("end"), "").unwrap();
+    let third = sandbox.bash(line);
+    eventually("the third waits", || sandbox.waiters() == 1);
+    fs::write(sandbox.path().join("end"), "").unwrap();
     first.into_iter().chain([third]).for_each(|training| drop(training.output()));
-    assert_eq!(place.server.server.core().ledger_stats().grants, 0);
+    assert_eq!(sandbox.server.server.core().ledger_stats().grants, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -449,20 +449,20 @@ async fn every_job_gets_its_own_gpu_and_a_retired_gpu_is_not_granted() {
 #[test]
 fn one_of_a_hundred_renders_the_page_although_workers_are_killed_and_nobody_waits_too_long() {
     const PROCESSES: usize = 100;
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [block] = blocks("One of many fills the cache", "sh");
-    fs::create_dir(place.path().join("cache")).unwrap();
-    fs::create_dir(place.path().join("stale")).unwrap();
-    fs::write(place.path().join("stale/7"), "old\n").unwrap();
+    fs::create_dir(sandbox.path().join("cache")).unwrap();
+    fs::create_dir(sandbox.path().join("stale")).unwrap();
+    fs::write(sandbox.path().join("stale/7"), "old\n").unwrap();
     let render = "echo $$ >> begun; until [ -e go ]; do sleep 0.05; done; echo $1 >> rendered; echo page $1";
-    place.stand_in("render", render);
-    let patient: Vec<_> = (0..PROCESSES).map(|_| place.bash(&format!("patience=10m\n{block}"))).collect();
+    sandbox.stand_in("render", render);
+    let patient: Vec<_> = (0..PROCESSES).map(|_| sandbox.bash(&format!("patience=10m\n{block}"))).collect();
     for workers in 1..=3 {
         let waiting = (PROCESSES - workers) as u64;
         eventually("one works, and the others wait", || {
-            place.lines("begun").len() == workers && place.waiters() == waiting
+            sandbox.lines("begun").len() == workers && sandbox.waiters() == waiting
         });
-        let worker = Pid::from_raw(place.lines("begun")[workers - 1].parse().unwrap());
+        let worker = Pid::from_raw(sandbox.lines("begun")[workers - 1].parse().unwrap());
         match workers {
             // With everything around it, as by a power cut: the lease has to end.
             1 => killpg(nix::unistd::getpgid(Some(worker)).unwrap(), Signal::SIGKILL).unwrap(),
@@ -470,49 +470,49 @@ fn one_of_a_hundred_renders_the_page_although_workers_are_killed_and_nobody_wait
             _ => {}
         }
     }
-    assert_eq!(place.bash(&format!("patience=0.1\n{block}")).output(), "old\n", "it does not wait longer");
-    fs::write(place.path().join("go"), "").unwrap();
+    assert_eq!(sandbox.bash(&format!("patience=0.1\n{block}")).output(), "old\n", "it does not wait longer");
+    fs::write(sandbox.path().join("go"), "").unwrap();
     let outputs: Vec<_> = patient.into_iter().map(Running::ended).collect();
     let count = |text: &str| outputs.iter().filter(|output| output.stdout == text.as_bytes()).count();
     assert_eq!((count("page 7\n"), count("old\n"), count("")), (PROCESSES - 2, 1, 1), "{outputs:?}");
-    assert_eq!(place.lines("rendered"), ["7"]);
-    assert_eq!(place.bash(block).output(), "page 7\n");
+    assert_eq!(sandbox.lines("rendered"), ["7"]);
+    assert_eq!(sandbox.bash(block).output(), "page 7\n");
 }
 
 // ---- Fencing a store
 
 #[test]
 fn a_script_publishes_with_increasing_tokens_and_releases_its_grant() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let [script] = blocks("Fencing a store", "sh");
-    place.stand_in("publish", "echo \"$@\" >> log; signalbox renew > renewed; [ ! -e fail ]");
-    place.bash(script).output();
-    assert_eq!(place.sessions(), 0, "given back");
-    place.bash(script).output();
-    let lines = place.lines("log");
+    sandbox.stand_in("publish", "echo \"$@\" >> log; signalbox renew > renewed; [ ! -e fail ]");
+    sandbox.bash(script).output();
+    assert_eq!(sandbox.sessions(), 0, "given back");
+    sandbox.bash(script).output();
+    let lines = sandbox.lines("log");
     let number = |line: &String| -> u64 {
         let words: Vec<_> = line.split(' ').collect();
         assert_eq!((words.len(), words[0], words[2]), (3, "--fence", "report.csv"));
         words[1].parse().unwrap()
     };
     assert!(number(&lines[0]) < number(&lines[1]), "{lines:?}");
-    assert_eq!(place.lines("renewed"), ["300"]);
-    fs::write(place.path().join("fail"), "").unwrap();
-    assert!(!place.bash(script).ended().status.success());
-    assert_eq!(place.sessions(), 0, "also released after a failure");
+    assert_eq!(sandbox.lines("renewed"), ["300"]);
+    fs::write(sandbox.path().join("fail"), "").unwrap();
+    assert!(!sandbox.bash(script).ended().status.success());
+    assert_eq!(sandbox.sessions(), 0, "also released after a failure");
 }
 
 #[test]
 fn a_script_without_a_grant_publishes_nothing() {
-    let mut place = Place::new();
+    let mut sandbox = Sandbox::new();
     let [script] = blocks("Fencing a store", "sh");
-    place.stand_in("publish", "echo \"$@\" >> log");
-    let gone = Proxy::to(place.server.counters);
+    sandbox.stand_in("publish", "echo \"$@\" >> log");
+    let gone = Proxy::to(sandbox.server.counters);
     gone.set(Mode::Cut);
-    place.server.counters = gone.address;
-    let output = place.bash(script).ended();
+    sandbox.server.counters = gone.address;
+    let output = sandbox.bash(script).ended();
     assert_eq!(output.status.code(), Some(69), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(place.lines("log").is_empty());
+    assert!(sandbox.lines("log").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -531,15 +531,15 @@ async fn a_store_refuses_an_outdated_holder() {
 
 // ---- A lease from any language
 
-/// A daemon with HTTP, and the directory of a [`Place`] with `lease.py`.
-fn daemon_with_http() -> (Daemon, Place, String) {
+/// A daemon with HTTP, and the directory of a [`Sandbox`] with `lease.py`.
+fn daemon_with_http() -> (Daemon, Sandbox, String) {
     let mut daemon = Daemon::spawn(serve(ANY_PORTS.into_iter().chain(["--http-port", "0"])));
-    let mut place = Place::new();
-    place.server.counters = daemon.address("counter");
+    let mut sandbox = Sandbox::new();
+    sandbox.server.counters = daemon.address("counter");
     let [module] = blocks("A lease from any language", "python");
-    fs::write(place.path().join("lease.py"), module).unwrap();
+    fs::write(sandbox.path().join("lease.py"), module).unwrap();
     let http = format!("http://{}", daemon.address("http"));
-    (daemon, place, http)
+    (daemon, sandbox, http)
 }
 
 #[test]
@@ -550,40 +550,40 @@ with lease.Lease({\"name\": \"db\", \"maximum\": 1}, ttl=6, on_lost=lambda: prin
     print(\"held\", held.grant, held.is_valid(), file=open(\"held\", \"a\"))
     while held.is_valid(): lease.time.sleep(0.05)
 '";
-    let (_daemon, place, http) = daemon_with_http();
-    let start = || place.bash(&format!("export SIGNALBOX_HTTP={http}; {PROGRAM}"));
+    let (_daemon, sandbox, http) = daemon_with_http();
+    let start = || sandbox.bash(&format!("export SIGNALBOX_HTTP={http}; {PROGRAM}"));
     let first = start();
-    eventually("the first holds it", || place.lines("held").len() == 1);
+    eventually("the first holds it", || sandbox.lines("held").len() == 1);
     let second = start();
-    eventually("the second waits", || !place.bash("signalbox status --waiters db").output().is_empty());
+    eventually("the second waits", || !sandbox.bash("signalbox status --waiters db").output().is_empty());
     std::thread::sleep(Duration::from_secs(7));
-    assert_eq!(place.lines("held").len(), 1, "the first renews its lease");
+    assert_eq!(sandbox.lines("held").len(), 1, "the first renews its lease");
     let revoke = |line: usize| {
-        let grant = place.lines("held")[line].split(' ').nth(1).unwrap().to_owned();
-        place.bash(&format!("signalbox revoke --grant {grant} --grace 0")).output()
+        let grant = sandbox.lines("held")[line].split(' ').nth(1).unwrap().to_owned();
+        sandbox.bash(&format!("signalbox revoke --grant {grant} --grace 0")).output()
     };
     revoke(0);
     assert_eq!(first.output(), "lost\n");
-    eventually("the second holds it", || place.lines("held").len() == 2);
-    assert!(place.lines("held")[1].ends_with("True"));
+    eventually("the second holds it", || sandbox.lines("held").len() == 2);
+    assert!(sandbox.lines("held")[1].ends_with("True"));
     revoke(1);
     assert_eq!(second.output(), "lost\n");
 }
 
 #[test]
 fn a_shell_with_curl_runs_a_job_and_ends_it_when_its_lease_is_revoked() {
-    let (_daemon, place, http) = daemon_with_http();
+    let (_daemon, sandbox, http) = daemon_with_http();
     let [script] = blocks("A lease from any language", "bash");
-    let start = || place.bash(&format!("export SIGNALBOX_HTTP={http}\n{script}"));
-    place.stand_in("nightly-report", "echo ran >> log");
+    let start = || sandbox.bash(&format!("export SIGNALBOX_HTTP={http}\n{script}"));
+    sandbox.stand_in("nightly-report", "echo ran >> log");
     start().output();
-    assert_eq!(place.lines("log").len(), 1);
-    let in_use = || place.bash("signalbox get reports").output();
+    assert_eq!(sandbox.lines("log").len(), 1);
+    let in_use = || sandbox.bash("signalbox get reports").output();
     assert_eq!(in_use(), "0\n", "it was released");
-    place.stand_in("nightly-report", "echo ran >> log; exec sleep 600");
+    sandbox.stand_in("nightly-report", "echo ran >> log; exec sleep 600");
     let long = start();
-    eventually("it runs", || place.lines("log").len() == 2);
-    place.bash("signalbox revoke --client 127.0.0.1 --grace 0").output();
+    eventually("it runs", || sandbox.lines("log").len() == 2);
+    sandbox.bash("signalbox revoke --client 127.0.0.1 --grace 0").output();
     assert!(!long.ended().status.success());
     assert_eq!(in_use(), "0\n");
 }

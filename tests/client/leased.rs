@@ -440,7 +440,7 @@ async fn a_timeout_of_the_caller_does_not_let_it_proceed_without_a_permit() {
     assert_eq!(over.unwrap_err().status(), Some(Status::TimedOut));
 }
 
-/// Accepts this many connections, and answers so many requests of each with this status and body.
+/// Accepts this many connections, and answers this many requests of each with this status and body.
 fn answering(listener: &TcpListener, connections: usize, requests: usize, status: u8, body: &[u8]) {
     for _ in 0..connections {
         let (mut stream, _) = listener.accept().unwrap();
@@ -706,7 +706,7 @@ async fn a_revoked_permit_is_not_handed_over() {
 async fn of_a_single_flight_one_client_works_and_the_others_are_told_when_it_is_done() {
     let server = started(|_| {});
     let [worker, other] = [connected(&server).await, connected(&server).await];
-    let Flight::Held(permit) = worker.limit("page").shared().await.unwrap() else { panic!("nobody works") };
+    let Flight::Held(permit) = worker.limit("page").shared().await.unwrap() else { panic!("not granted") };
     let share = |client: &Client| {
         let client = client.clone();
         tokio::spawn(async move { client.limit("page").shared().await.unwrap() })

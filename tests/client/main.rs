@@ -33,7 +33,7 @@ async fn revoke(direct: &Direct, what: Revocation<'_>, grace: Duration) {
     direct.change(&Operation::Revoke { what, grace }).await.unwrap();
 }
 
-/// Declares a semaphore that is not declared.
+/// Declares a semaphore, which must not be declared yet.
 async fn declare(direct: &Direct, declaration: Declaration<'_>) {
     let (if_exists, declarations) = (IfExists::Fail, vec![declaration]);
     direct.change(&Operation::Declare { if_exists, declarations }).await.unwrap();

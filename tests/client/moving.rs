@@ -1,5 +1,5 @@
 //! Clients of a cluster whose connection is relayed: when their session moves to an address of the leader, and when it stays.
-//! A script stands for the nodes, which are all at one address.
+//! A script plays the nodes, which are all at one address.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -22,14 +22,14 @@ use crate::support::{PATIENCE, eventually};
 
 const TTL: Milliseconds = Milliseconds(60_000);
 
-/// What happened on a connection, by its number from 0.
+/// An event on a connection. Connections are numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Seen {
     Request(usize, ExtendedOpcode),
     End(usize),
 }
 
-/// Nodes of a cluster that say of each connection that it is relayed, and that the leader is where they are.
+/// Nodes of a cluster that answer that each connection is relayed, and that the leader is at their own address.
 struct Nodes {
     address: SocketAddr,
     state: Mutex<State>,
@@ -148,7 +148,7 @@ impl Nodes {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain for {seen:?}"));
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("not in time: {seen:?}"));
     }
 
     fn hold(&self, number: usize, opcode: ExtendedOpcode) {
@@ -160,7 +160,7 @@ impl Nodes {
     }
 }
 
-/// Such as one address that all nodes advertise.
+/// An example is one address that all nodes advertise.
 #[tokio::test]
 async fn an_address_of_the_leader_that_leads_to_a_relay_is_used_once() {
     let nodes = Nodes::start(&[]);
@@ -221,7 +221,7 @@ async fn a_request_that_has_waited_for_long_goes_on_when_its_session_moves() {
     drop(tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap());
 }
 
-/// The server may release it and grant to the next before its answer arrives.
+/// The server may release it and serve the next waiter before its answer arrives.
 #[tokio::test]
 async fn a_permit_is_lost_when_its_session_is_being_closed() {
     let nodes = Nodes::start(&[(1, ExtendedOpcode::CloseSession)]);

@@ -74,14 +74,14 @@ async fn a_session_moves_to_another_address_of_its_name_which_is_resolved_again(
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_name_of_servers_that_do_not_know_the_session_leads_to_the_one_that_does() {
     let (server, stranger) = (started(|_| ()), started(|_| ()));
-    let way = Proxy::to(server.counters);
-    let transport = Named::new(&[way.address]);
+    let proxy = Proxy::to(server.counters);
+    let transport = Named::new(&[proxy.address]);
     let ttl = Duration::from_secs(60);
     let client = Client::builder(name()).transport(transport.clone()).ttl(ttl).connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
-    *transport.0.lock().unwrap() = vec![stranger.counters, way.address];
-    way.set(Mode::Cut);
-    way.set(Mode::To(server.counters));
-    eventually("the session is attached again", || way.accepted() == 2);
+    *transport.0.lock().unwrap() = vec![stranger.counters, proxy.address];
+    proxy.set(Mode::Cut);
+    proxy.set(Mode::To(server.counters));
+    eventually("the session is attached again", || proxy.accepted() == 2);
     permit.release().await.unwrap();
 }

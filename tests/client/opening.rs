@@ -23,8 +23,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
     }
 }
 
-/// Starts a proxy that loses the answers to the first connection but for that to Hello, and closes it when the server has opened
-/// a session. The server's side of it stays open: the server does not learn of the loss. Also returns how many connections came.
+/// Starts a proxy that loses the answers on the first connection, except the one to Hello, and closes it when the server has
+/// opened a session. The server's side stays open, so the server does not notice. Also returns the number of connections.
 fn losing_the_first_answers(server: &TestServer) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -26,7 +26,7 @@ fn spawn_get(client: &PlainClient, name: &'static [u8]) -> tokio::task::JoinHand
     tokio::spawn(async move { client.get(name).await })
 }
 
-/// Client and server must still understand each other.
+/// Checks that a request is still answered.
 async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
     let asking = spawn_get(client, b"still usable");
     let request = peer.expect(get(b"still usable")).await;

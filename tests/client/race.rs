@@ -1,4 +1,4 @@
-//! Which of several addresses is used, and how long it takes when some of them do not answer, on a clock that is simulated.
+//! The choice between several addresses, and how long it takes if some of them do not answer, on a simulated clock.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tokio::time::Instant;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How an address behaves: after how many milliseconds it accepts, and how many more until it answers; `None`: never.
+/// How an address behaves. It accepts after a number of milliseconds, and answers after further ones; `None` means never.
 #[derive(Clone, Copy)]
 struct Behaviour {
     accepts: Option<u64>,
     answers: Option<u64>,
     /// How many attempts it refuses.
     refuses: usize,
-    /// How long it takes for a handshake.
+    /// The milliseconds that a handshake takes.
     handshake: u64,
     /// Whether it does not accept the client.
     distrusts: bool,
-    /// How long it takes to resolve its name, if it is the first address of that.
+    /// The milliseconds until its name is resolved; set for the first address of a name.
     resolves: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ const fn waits(ms: u64) -> Behaviour {
     Behaviour { answers: Some(ms), ..SERVES }
 }
 
-/// The same, of connections over TLS.
+/// Like [`waits`], but during the handshake of TLS.
 const fn waits_in_handshake(ms: u64) -> Behaviour {
     Behaviour { handshake: ms, ..SERVES }
 }
@@ -59,7 +59,7 @@ async fn after(ms: Option<u64>) {
     }
 }
 
-/// Which address has failed, and how.
+/// The address that has failed, and the reason.
 #[derive(Debug, PartialEq)]
 struct Failure(String);
 
@@ -73,8 +73,8 @@ fn failure<T>(text: &str) -> Result<T, Failure> {
     Err(Failure(text.to_owned()))
 }
 
-/// Which address has answered, or what the failure is; after how many milliseconds; and how many attempts were made. Each name
-/// has addresses with these behaviours, which are numbered from 0 on over all names.
+/// Returns the number of the address that has answered, or the failure; the milliseconds that this took; and the number of
+/// attempts. Each name has addresses with these behaviours, which are numbered from 0 over all names.
 async fn race_of_names(
     limit: impl FnOnce(Instant) -> Limit,
     names: &[&[Behaviour]],
@@ -135,7 +135,7 @@ async fn race_of_names(
     .await;
     let all = behaviours.len();
     let outcome = outcome.map(|First { address, others, .. }| {
-        // Names that were not resolved stand for all their addresses.
+        // A name that was not resolved counts for all its addresses.
         let others = others.iter().map(|other| match other.resolved() {
             Some(_) => 1,
             None => resolved[other.host().parse::<usize>().unwrap()].len(),
@@ -147,7 +147,7 @@ async fn race_of_names(
     (outcome, began.elapsed().as_millis(), tried)
 }
 
-/// As [`race_of_names`]; each address has a name of its own.
+/// Like [`race_of_names`], but each address has a name of its own.
 async fn race_within(
     limit: impl FnOnce(Instant) -> Limit,
     behaviours: &[Behaviour],
@@ -188,7 +188,7 @@ async fn only_the_address_that_was_tried_last_delays_the_next_one() {
     assert_eq!(race(&[accepts_late, VANISHED, SERVES]).await, (Ok(2), 1002, 3));
 }
 
-/// Such as the next leader of a cluster whose nodes do not relay, beside the previous one, which is silent.
+/// An example is the next leader of a cluster whose nodes do not relay, while the previous leader is silent.
 #[tokio::test(start_paused = true)]
 async fn what_has_failed_is_tried_again_while_another_address_is_silent() {
     assert_eq!(race(&[FROZEN, refuses(2), REFUSES]).await, (Ok(1), 3507, 6));

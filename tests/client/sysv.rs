@@ -1,4 +1,4 @@
-//! Semaphore sets by the client's calls, as `semget`, `semop` and `semctl` would have them.
+//! Semaphore sets by the client's calls, which behave like `semget`, `semop` and `semctl`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const fn take(flags: u16) -> Operation {
     Operation { number: 0, change: -1, flags }
 }
 
-/// Waits until as many calls wait for the first semaphore to grow.
+/// Waits until this many calls wait for the first semaphore to grow.
 async fn until_waiting(process: &Process, set: SetId, calls: u32) {
     let waiting = async {
         while process.semaphores(set).await.unwrap()[0].waiting_for_growth != calls {
