@@ -26,7 +26,7 @@ use signalbox_protocol::{Claims, Credentials, Extended, Features, ResponseFrame,
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
 
-/// Names of a Dump that is ended.
+/// The number of names in a Dump that the server ends.
 const NAMES: u32 = 400;
 
 /// The address of a proxy, whose header states another machine as the client.
@@ -275,7 +275,7 @@ fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
         other.change(Operation::Revoke { what, grace: Milliseconds(0) }).revoked()
     };
     assert_eq!([revoke(b"web"), revoke(b"token:web"), revoke(b"token:web")], [0, 2, 0]);
-    // What is shown later counts too, for the session that is attached then and for those that are opened.
+    // A token that is shown later counts too, for the session that is attached and for those that are opened afterwards.
     assert_eq!(show(&mut late, web.as_bytes()).status, OK);
     assert_eq!(identities()[2..], [(fifth, b"token:web".to_vec())]);
     let sixth = late.open(60_000).session;
@@ -319,7 +319,7 @@ fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection
     assert!(caller.wire.is_closed());
     for _ in 0..3 {
         for _ in 0..2 {
-            // Each client has only so many.
+            // A client may show a limited number of wrong tokens, over all its connections.
             let mut caller = guarded.from("127.0.0.1");
             assert_eq!(show(&mut caller, b"sbx_").status, NOT_PERMITTED);
         }
@@ -328,7 +328,7 @@ fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection
     assert_eq!(show(&mut caller, b"sbx_").status, NOT_PERMITTED);
     assert!(caller.wire.is_closed());
     let mut honest = guarded.from("127.0.0.1");
-    assert_eq!(show(&mut honest, secret.as_bytes()).status, OK, "a right token is accepted all the same");
+    assert_eq!(show(&mut honest, secret.as_bytes()).status, OK, "a valid token is still accepted");
     assert_eq!(honest.wire.stat("failed_authentications"), wrong.len() as u64 + 3 + 6 + 1);
     let line = guarded.daemon.logged_message("a client is refused");
     assert_eq!(text(&line, "operation"), "Hello");
@@ -371,9 +371,9 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     // They have sent nothing since, and would be granted or shown what they may not have.
     assert_eq!(waiting.answer(queued).status, Status::Canceled.code());
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
-    assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
+    assert_eq!(caller.give_back(grant), OK, "a release needs no right");
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
-    // Another token is accepted, so what it does not permit is not the fault of the former one.
+    // Another token is accepted, so a refusal no longer names the former one as its cause.
     let reader = guarded.create("reader", &["--rights", "read"]);
     assert_eq!(show(&mut caller, reader.as_bytes()).status, OK);
     let refused = caller.ask(&Extended::KeepAlive);
@@ -412,7 +412,7 @@ fn keep_alive(caller: &mut Caller) -> u8 {
     caller.ask(&Extended::KeepAlive).status
 }
 
-/// The names are checked in steps of 256, and the last one is what the client may not have any more.
+/// The names are checked in steps of 256, and the last one is the name that the client may no longer acquire.
 #[test]
 fn a_session_is_not_renewed_while_it_holds_what_its_client_may_not_acquire() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 acquire counter:public/']");
@@ -522,7 +522,7 @@ async fn a_client_whose_token_was_revoked_does_not_believe_in_its_permit_after_i
     let permit = client.counter(b"x").maximum(1).acquire().await.unwrap();
     assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
     guarded.reload();
-    // What it is refused does not renew its lease.
+    // Refused requests do not renew its lease.
     let refused = tokio::spawn(async move {
         loop {
             let _ = client.counter(b"y").maximum(1).try_acquire().await;
@@ -596,7 +596,7 @@ async fn a_client_shows_the_token_that_has_replaced_a_revoked_one() {
     acquired.await.unwrap().unwrap().release().await.unwrap();
     assert!(permit.is_held());
     assert!(client.direct().await.unwrap().verify(permit.id()).await.is_ok());
-    // What cannot be read leaves the token in use.
+    // A file that cannot be read leaves the token in use.
     std::fs::remove_file(&file).unwrap();
     assert!(client.direct().await.is_ok());
     permit.release().await.unwrap();
@@ -846,7 +846,7 @@ fn a_bad_file_of_tokens_is_reported_and_the_tokens_before_stay() {
     let output = outcome(serve_file_on_any_ports(&guarded.file.path()));
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("tokens.toml"), "{}", stderr(&output));
-    // Somebody may have put the token itself there.
+    // An administrator may have put the token itself into the file.
     std::fs::write(guarded.tokens(), format!("# tokens\n{secret}\n")).unwrap();
     let output = outcome(serve_file_on_any_ports(&guarded.file.path()));
     let message = stderr(&output);
@@ -894,7 +894,7 @@ fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_ar
     assert!(!String::from_utf8_lossy(&arguments).contains("sbx_"));
 }
 
-/// An address of this machine that is not loopback; `None`: it has none.
+/// An address of this machine that is not loopback; `None` if there is none.
 fn address_on_a_network() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // Nothing is sent.
@@ -902,8 +902,8 @@ fn address_on_a_network() -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
 }
 
-/// A listener at this address, and what its first connection has sent when its peer has given up. The listener stays until that
-/// is asked for, as a peer may try again.
+/// Starts a listener at this address. The thread returns what the peer of the first connection sent before it gave up, and
+/// the listener, which stays open until then because a peer may try again.
 fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<(String, TcpListener)>) {
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let server = listener.local_addr().unwrap().to_string();
@@ -931,7 +931,7 @@ fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
         program.args(command).args(["--server", &server, "--timeout", "5s"]);
         program.args(is_allowed.then_some("--token-over-plain")).env("SIGNALBOX_TOKEN", "sbx_secret");
         let output = outcome(program);
-        // Where the command has not connected.
+        // In case the command has not connected.
         let _ = TcpStream::connect(&server);
         let (said, (received, _)) = (stderr(&output), received.join().unwrap());
         assert_eq!(received.contains("sbx_secret"), is_allowed, "{command:?}: {said}");
@@ -1020,7 +1020,7 @@ fn programs_with_system_v_semaphores_show_a_token() {
     assert_eq!(program.value(), denied);
     program.add(-1);
     assert_eq!(program.answer(), denied);
-    // The file has another one.
+    // The file gets another token.
     std::fs::write(file, guarded.create("next", &["--rights", "read,acquire", "--area", "sysv"])).unwrap();
     assert_eq!(program.value(), "1");
     program.add(-1);
@@ -1048,7 +1048,7 @@ fn the_library_for_system_v_semaphores_sends_no_token_in_clear_over_a_network_un
             SysvProgram::preloaded(&server, &variables, std::fs::File::create(&errors).unwrap());
         let answer = program.ask("outcome(semget(42, 1, 0))");
         assert_eq!(answer == "failed: Permission denied", !is_allowed, "{over_plain:?}: {answer}");
-        assert!(answer.starts_with("failed: "), "nobody answers: {answer}");
+        assert!(answer.starts_with("failed: "), "no server answers: {answer}");
         let (received, _) = received.join().unwrap();
         assert_eq!(received.contains("sbx_secret"), is_allowed, "{over_plain:?}: {received}");
         assert_eq!(received.is_empty(), !is_allowed, "{received}");
@@ -1183,13 +1183,13 @@ fn a_server_that_everybody_can_use_warns_once() {
     }
 }
 
-/// The owner of a process whose core would not be dumped is root. The memory of every server has keys of sessions.
+/// /proc shows root as the owner of a process that dumps no core. The memory of every server has keys of sessions.
 #[test]
 fn core_dumps_are_switched_off() {
     const NOBODY: u32 = 65_534;
     let file = ConfigFile::toml("");
-    // The folder of the build may be closed to other users. Another process makes the copy: a program that this one writes while a
-    // test starts another cannot be started.
+    // The folder of the build may be closed to other users. Another process makes the copy: if this one wrote it while another
+    // test starts a process, that process would have it open, and it could not be executed.
     let program = file.directory().join("signalbox");
     assert!(Command::new("cp").arg(SIGNALBOX).arg(&program).status().unwrap().success());
     let as_nobody = |mut command: Command| {
@@ -1204,7 +1204,7 @@ fn core_dumps_are_switched_off() {
     let mut daemon = Daemon::spawn(as_nobody(server));
     daemon.ready();
     assert_eq!(owner(&daemon.pid().to_string()), 0, "the server");
-    // Commands have the keys of their sessions, and what they run is as it was without them.
+    // Commands have the keys of their sessions too, and the programs that they run are not affected.
     let mut run = Command::new(&program);
     run.args(["run", "job", "--max", "1", "--", "sleep", "1000"])
         .env("SIGNALBOX_SERVER", daemon.address("counter").to_string());

@@ -29,7 +29,7 @@ fn configured(directory: &Path) -> ConfigFile {
 /// The grants that a client holds for certain: from their acknowledgement until it begins to release them.
 type Held = BTreeSet<GrantId>;
 
-/// Takes and gives back grants of several names until it is told to stop. `held` is true at every moment.
+/// Acquires and releases grants of several names until it is told to stop. `held` is correct at every moment.
 fn work(mut caller: Caller, number: u32, held: &Mutex<Held>, is_over: &AtomicBool) {
     let mut grants: Vec<GrantId> = Vec::new();
     let mut turn = number;
@@ -69,7 +69,7 @@ fn records(export: &str, kind: &str) -> Vec<serde_json::Value> {
     lines.filter(|line| line["kind"] == kind).collect()
 }
 
-/// What an export says of the grants: each has all of its names, and no name has more than its capacity.
+/// The grants in an export. Checks that each has all of its names, and that no name has more than its capacity.
 fn grants_of(export: &str) -> BTreeSet<GrantId> {
     let mut used: BTreeMap<String, u64> = BTreeMap::new();
     let mut grants = BTreeSet::new();
@@ -86,7 +86,7 @@ fn grants_of(export: &str) -> BTreeSet<GrantId> {
     grants
 }
 
-/// A server that was restored from an export continues: nothing is granted twice, and ids grow.
+/// Checks that a server that was restored from an export continues: nothing is granted twice, and ids grow.
 fn check_restored(directory: &Path, grants: &BTreeSet<GrantId>) {
     let file = configured(directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
@@ -175,7 +175,7 @@ fn exports_under_load_are_consistent_and_have_everything_acknowledged() {
     assert!(in_exports > 0, "no client held anything during an export");
 }
 
-/// The records of a moment that somebody still reads are not written over, so each commit would need new space.
+/// The records of a snapshot that is still being read are not overwritten, so each commit would need new space.
 #[test]
 fn a_client_that_does_not_read_its_export_does_not_make_the_file_grow() {
     const COUNT: u32 = 300;
@@ -203,7 +203,7 @@ fn a_client_that_does_not_read_its_export_does_not_make_the_file_grow() {
     make(&names.iter().map(|name| declare(name)).collect::<Vec<_>>());
     let mut reader = Caller::new(daemon.counter());
     let opaque = reader.send(&Extended::Export);
-    // More than the buffers between the two have room for is left.
+    // The rest is more than the buffers between the two have room for.
     assert!(reader.answer(opaque).export_part().unwrap().is_some());
     let size = || {
         let entries = std::fs::read_dir(&data).unwrap();

@@ -24,7 +24,7 @@ fn check_config(file: &ConfigFile) -> Command {
     command
 }
 
-/// Both `serve` and `check-config` refuse the file with a message that starts with `message`, although its port is in use.
+/// Checks that `serve` and `check-config` refuse the file with a message that starts with `message`, although its port is in use.
 #[track_caller]
 fn refused(file: &ConfigFile, message: &str) {
     for command in [serve_file(&file.path()), check_config(file)] {
@@ -68,7 +68,7 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
         let file = yrmcds(last);
         refused(&file, &format!("{}:4: {message}", file.path().display()));
     }
-    // Only now: a daemon that was started in between had no way to get the port.
+    // Only now, so that no daemon could bind the port until here.
     drop(taken);
 }
 
@@ -120,7 +120,7 @@ fn check_config_reports_all_mistakes_and_the_server_the_first_one() {
     assert!(said.starts_with(&format!("signalbox: {}", expected[0])) && said.contains("(2 more: "), "{said}");
 }
 
-/// The one that the file names, who need not be the one who runs the command.
+/// This is the user that the file names, not the one who runs the command.
 #[test]
 fn check_config_looks_for_directories_that_the_user_of_the_server_cannot_write() {
     use std::os::unix::fs::PermissionsExt;

@@ -55,7 +55,7 @@ fn caller(daemon: &mut Daemon) -> Caller {
     Caller::new(daemon.semaphore())
 }
 
-/// The status of a declaration, which changes one that exists.
+/// Declares a semaphore, or changes an existing one, and returns the status.
 fn declared(caller: &mut Caller, declaration: Declaration<'_>) -> u8 {
     declare(caller, IfExists::Set, &[declaration]).status
 }
@@ -161,7 +161,7 @@ fn damaged_data_is_refused_with_instructions_and_left_unchanged() {
     let path = data_directory(&file).join(DATA_FILE);
     let whole = fs::read(&path).unwrap();
     let mut changed = whole.clone();
-    // Most copies are in pages of earlier commits, which nobody reads.
+    // Most copies are in pages of earlier commits, which are not read.
     for (at, bytes) in whole.windows(12).enumerate() {
         if bytes == b"semaphore-17" {
             changed[at + 3] ^= 0x40;

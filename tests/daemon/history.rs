@@ -1,4 +1,4 @@
-//! The history of grants: which lines there are, slow and full disks, rotation, restarts; and what `signalbox history` shows.
+//! The history of grants: its lines, slow and full disks, rotation, restarts; and the output of `signalbox history`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ impl Recorder {
         caller
     }
 
-    /// The lines of the file, when there are as many as this besides those of the server.
+    /// Waits until the file has this number of lines about grants, and returns them.
     fn lines(&mut self, count: usize) -> Vec<Value> {
         let log = self.log();
         self.daemon.wait_for("lines of grants", |_| {
@@ -203,7 +203,7 @@ fn rotation_loses_no_line_and_the_rotated_files_are_read() {
             let grant = leased.take(limit(1, b"a")).grant;
             assert_eq!(leased.give_back(grant), OK);
         }
-        // As logrotate: lines are on their way to the file that is moved.
+        // Like logrotate: lines may still be written to the file that is moved.
         let moved = |number: usize| recorder.log().with_extension(format!("log.{number}"));
         for number in (1..=round).rev() {
             fs::rename(moved(number), moved(number + 1)).unwrap();
@@ -236,7 +236,7 @@ fn a_full_disk_delays_no_grant_and_its_lost_lines_are_counted_and_noted() {
         assert_eq!(leased.give_back(grant), OK);
     }
     recorder.daemon.logged_message("lines of the history are lost until it can");
-    // That of the start is lost too.
+    // The line of the start is lost too.
     let mut lost = 0;
     for _ in 0..1000 {
         lost = recorder.lost();
@@ -262,7 +262,7 @@ fn a_disk_that_hangs_delays_no_grant_and_no_stop() {
     let file = ConfigFile::toml("");
     let fifo = file.directory().join("grants.log");
     nix::unistd::mkfifo(&fifo, Mode::from_bits_truncate(0o600)).unwrap();
-    // It takes 64 KiB, and then blocks the writer until somebody reads.
+    // It takes 64 KiB, and then blocks the writer until it is read.
     let mut pipe = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let mut recorder = Recorder::start_in(file, "");
     let mut leased = recorder.leased();

@@ -1,4 +1,4 @@
-//! Which values the keys of the configuration have, and which contradict each other.
+//! The values that the keys of the configuration accept, and the values that contradict each other.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use signalbox::config::{
     ClientCert, Config, Contradiction, DeclareConfig, Key, Language, PlainRule, TlsConfig, WorkerCount,
 };
 
-/// The configuration of a file in TOML with only this key; `None`: the value is refused.
+/// The configuration of a file in TOML with only this key; `None` if the value is refused.
 fn with(key: &str, value: &str) -> Option<Config> {
     let text = match key.strip_prefix("semaphore.declare.") {
         None => format!("{key} = {value}"),
@@ -21,7 +21,7 @@ fn accepts(key: &str, text: &str) -> bool {
     with(key, &format!("'{text}'")).is_some()
 }
 
-/// The numbers that a key may have, from what it says of itself.
+/// The numbers that a key may have, according to its description.
 fn range_of(key: &Key) -> Option<(u64, u64)> {
     let allowed = key.allowed();
     let range = allowed
@@ -152,7 +152,7 @@ fn hosts_are_names_without_a_port() {
     }
 }
 
-/// The contradiction is about these keys.
+/// Checks that a configuration is refused with a message about these keys.
 #[track_caller]
 fn contradicts(validated: Result<impl Sized, Contradiction>, keys: [&str; 2]) {
     let Err(said) = validated.map_err(|error| error.to_string()) else { panic!("{keys:?}: it is valid") };

@@ -1,4 +1,4 @@
-//! What both languages of a configuration file mean, and which mistakes are refused or logged, by the messages.
+//! Both languages of a configuration file: the meaning of keys, and the messages about mistakes that are refused or logged.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn value(config: &Config, name: &str) -> String {
     Key::all().iter().find(|key| key.name() == name).unwrap().value_in(config)
 }
 
-/// The first mistake is reported with the file and this start, which has its line.
+/// Checks that the message about the first mistake begins with the file and `start`, which has the line.
 #[track_caller]
 fn refused(text: &str, language: Language, start: &str) {
     let said = parse(text, language).unwrap_err();
@@ -91,7 +91,7 @@ fn times_of_sessions_beyond_their_limits_are_refused_by_both_keys() {
     }
     let text = "[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
         default_wait = 5\nmax_wait = 5";
-    assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal is in order");
+    assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal times are valid");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn mistake_in(variables: &[(&str, &str)]) -> String {
     read(variables).validate().unwrap_err().mistakes()[0].clone()
 }
 
-/// Of each key, the variable has the name that the documents state, and the key that the reader finds.
+/// Each variable has the name that the documents state, and the reader finds its key.
 #[test]
 fn every_key_has_a_variable() {
     for key in Key::all().iter().map(Key::name).filter(|key| !key.starts_with("semaphore.declare")) {
@@ -327,7 +327,7 @@ fn variables_that_kubernetes_makes_for_a_service_are_ignored_with_one_warning() 
     assert_eq!(notice.severity, Severity::Warning);
     let names = "SIGNALBOX_CONFIG_PORT, SIGNALBOX_CONFIG_PORT_80_TCP_ADDR, SIGNALBOX_CONFIG_SERVICE_HOST: ";
     assert!(notice.sentence.starts_with(names), "{}", notice.sentence);
-    // It is of a key.
+    // This one belongs to a key.
     let of_key = [("SIGNALBOX_CONFIG_COUNTER__PORT".into(), "tcp://10.0.0.1:80".into())];
     assert!(Loaded::read(None, of_key).unwrap().validate().is_err());
 }

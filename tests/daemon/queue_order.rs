@@ -15,7 +15,7 @@ const NAME: &[u8] = b"lock";
 /// Longer than a test.
 const TTL: Duration = Duration::from_secs(60);
 
-/// A configuration with a data directory, for this port of the semaphores. 0 stands for any. The window ends when all
+/// A configuration with a data directory, for this port of the semaphores. 0 means any port. The window ends when all
 /// are back, which takes long on a busy machine.
 fn configure(file: &ConfigFile, port: u16) {
     file.write(&format!(
@@ -43,7 +43,7 @@ async fn until_waiting(client: &Client, count: u32) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{count} requests wait"));
 }
 
-/// Has `count` requests wait for a permit, in the sessions of `clients` clients in turn. The daemon ends by this signal
+/// Makes `count` requests wait for a permit, in the sessions of `clients` clients in turn. The daemon ends by this signal
 /// and is started again, and then the permit is released. Returns the order in which the requests are granted, and the
 /// ids of their grants.
 fn granted_after_a_restart(count: u32, clients: usize, signal: Signal) -> Vec<(u32, u64)> {

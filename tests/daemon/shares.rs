@@ -1,4 +1,4 @@
-//! The shares of clients: one address takes what it can, and another one is served all the same.
+//! The shares of clients: one address takes what it can, and another one is still served.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ fn a_client_that_opens_sessions_ends_its_own_unused_ones_and_nobody_else_s() {
     let mut attacked = Attacked::begin("max_sessions = 200");
     let mut honest = attacked.honest();
     let kept = honest.open(3_600_000);
-    // It is not attached to the session any more, and holds nothing by it.
+    // It is no longer attached to the session, and holds nothing by it.
     honest.open(3_600_000);
     let mut attacker = attacked.attacker();
     let opened: Vec<_> = (0..2_000).map(|_| open(&mut attacker).opened().unwrap()).collect();
@@ -149,7 +149,7 @@ fn shares_of_sessions_hold_after_a_restart() {
     attacked.daemon = Daemon::spawn(serve_file_on_any_ports(&attacked.file.path()));
     let mut attacker = attacked.attacker();
     assert_eq!(attacker.wire.stat("sessions"), 100);
-    // Sessions that nobody returned to count for nobody.
+    // Sessions to which no client has returned count against no share.
     assert_eq!(open_with_grants(&mut attacker, 24).len(), 24);
     let mut honest = attacked.honest();
     for _ in 0..24 {
@@ -239,7 +239,7 @@ fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     assert!(Wire::connect_from(HONEST, attacked.daemon.address("counter")).is_closed());
     assert_eq!(honest[0].wire.stat("refused_connections"), 21);
     drop(crowd);
-    eventually("the places are free again", || honest[0].wire.stat("curr_connections") == 16);
+    eventually("the connections have ended", || honest[0].wire.stat("curr_connections") == 16);
     assert_eq!(attacked.daemon.counter().ask(NOOP, &[]).status, OK);
     for client in ["127.0.0.1", HONEST] {
         attacked.daemon.logged("the refusals begin", |line| line["fields"]["client"] == client);
@@ -368,7 +368,7 @@ fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_
     assert_eq!(open(&mut honest).status, OK);
     honest.take(one_of(1, b"another"));
     assert_eq!(honest.wire.stat("refused_memory"), 0);
-    // Its requests wait no more, and count no more.
+    // Its requests no longer wait, and no longer count.
     drop(attackers);
     eventually("the waiting requests have ended", || honest.wire.stat("waiters") == 0);
     assert_eq!(open(&mut attacked.attacker()).status, OK);
@@ -474,7 +474,7 @@ fn many_connections_of_one_client_that_ask_for_statistics_take_turns() {
     for wire in &mut crowd {
         wire.send(&requests);
     }
-    // Statistics that nobody reads delay nobody, also not the same client's that it reads.
+    // Statistics that a client does not read delay neither other clients nor its other connections.
     let mut honest = attacked.honest();
     for _ in 0..10 {
         assert_eq!(honest.wire.stat("curr_connections"), 101);

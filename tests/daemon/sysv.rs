@@ -1,4 +1,4 @@
-//! A server whose process is stopped for a while, and a program whose semaphores it has.
+//! A server whose process is stopped for a while, and a program whose semaphores are on it.
 
 use nix::sys::signal::Signal;
 
