@@ -24,7 +24,7 @@ fn changes_create_and_replace_the_file_and_keep_its_mode() {
     assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
     assert!(add(&path, 2).is_err());
     assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
-    // What an interrupted change leaves.
+    // An interrupted change leaves this file.
     fs::write(directory.path().join("tokens.toml.new"), "[[token").unwrap();
     add(&path, 3).unwrap();
     assert_eq!(read_tokens(&path).unwrap().iter().count(), 3);

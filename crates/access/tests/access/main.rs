@@ -1,4 +1,4 @@
-//! Rights and tokens, by the package's public items.
+//! Rights and tokens, tested through the public API of the package.
 
 mod file;
 mod rights;
@@ -6,7 +6,7 @@ mod tokens;
 
 use signalbox_access::{Entry, Rights, Token};
 
-/// The token all of whose random bytes are this one.
+/// A token whose random bytes all have this value.
 fn token(byte: u8) -> Token {
     let token = Token::random(|bytes| {
         bytes.fill(byte);
@@ -15,7 +15,7 @@ fn token(byte: u8) -> Token {
     token.unwrap()
 }
 
-/// An entry for that token.
+/// An entry for `token(byte)`.
 fn entry(byte: u8) -> Entry {
     Entry::of(&token(byte), format!("t{byte}"), Rights::ALL, 1, None)
 }

@@ -91,7 +91,7 @@ fn rights_include_others_if_all_areas_of_these_are_within_their_own() {
 }
 
 proptest! {
-    /// What includes other rights permits all that they permit.
+    /// Rights that include other rights permit everything that those permit.
     #[test]
     fn included_rights_are_permitted(
         one in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| limit:[ab]{1,2}| semaphore| limit| sysv){0,3}",

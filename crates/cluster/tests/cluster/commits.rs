@@ -1,4 +1,4 @@
-//! Commits against a store whose answers get lost and whose requests arrive late: what was reported as stored
+//! Commits to an etcd that loses answers and gets requests late: what was reported as stored
 //! is stored once and stays, what was refused is committed again until it is stored, and a former leader stores nothing.
 
 use std::ops::ControlFlow;
@@ -26,7 +26,7 @@ pub fn keys() -> Keys {
     Keys::new("test")
 }
 
-/// A node takes over, as the leadership does it.
+/// Takes over as a node does. Returns the new term.
 pub fn take_over(etcd: &FakeEtcd, epoch: u32) -> Term {
     let leadership = Leadership {
         epoch,
@@ -54,18 +54,18 @@ fn stored(etcd: &FakeEtcd) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A commit, and what becomes of its attempts; after these, attempts are answered.
+    /// A commit, with the outcomes of its first attempts; later attempts are answered.
     Commit { writes: Vec<(u8, Option<u8>)>, attempts: Vec<Attempt> },
-    /// A request that got stuck arrives now.
+    /// A delayed request arrives.
     Arrival(prop::sample::Index),
-    /// Another node leads.
+    /// Another node takes over.
     TakeOver,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
     Delivered(Delivery),
-    /// etcd refuses it, whatever came of the attempts before.
+    /// etcd refuses the attempt, whatever the outcome of those before it.
     Refused,
 }
 
@@ -110,7 +110,7 @@ fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, operations: &[Operation]) {
     }
 }
 
-/// The store has what was reported as stored, and nothing else but what was refused last.
+/// Checks that the store has what was reported as stored, and nothing else except, possibly, the last refused writes.
 fn check(
     model: &BTreeMap<Vec<u8>, Vec<u8>>,
     refused: Option<&[(u8, Option<u8>)]>,
@@ -119,11 +119,11 @@ fn check(
     let mut with_refused = model.clone();
     apply(&mut with_refused, &operations(refused.unwrap_or_default()));
     let found = stored(etcd);
-    prop_assert!(found == *model || found == with_refused, "{found:?} is stored, in place of {model:?}");
+    prop_assert!(found == *model || found == with_refused, "{found:?} is stored, but {model:?} was reported");
     Ok(())
 }
 
-/// Whether a transaction may write records of the term: invariant C1.
+/// Returns whether a transaction compares what it must before it writes records of the term (invariant C1).
 fn is_compared(transaction: &Transaction, term: &Term) -> bool {
     let compares = |key: &[u8]| {
         transaction.compare.iter().any(|compare| match compare {
@@ -179,7 +179,7 @@ proptest! {
         let term = take_over(&etcd, 1);
         let mut storage = ClusterStorage::new((), keys(), term, open_fence());
         let mut model = BTreeMap::new();
-        // What etcd refused, and may have nevertheless.
+        // Writes that etcd refused, and may have applied nevertheless.
         let mut refused: Option<&[_]> = None;
         let mut leads = true;
         let mut epoch = 1;
@@ -365,7 +365,7 @@ fn a_commit_without_an_answer_ends_at_the_deadline() {
     assert!(lost.is_ownership_lost(), "{lost}");
 }
 
-/// A made-up next format: a record says in which one it is, and a program refuses one that it does not know.
+/// `FORMAT + 1` stands for a future format. Each record states its format, and a program refuses an unknown one.
 #[test]
 fn records_are_written_in_the_format_of_the_term_and_an_unknown_format_is_refused() {
     let etcd = FakeEtcd::default();

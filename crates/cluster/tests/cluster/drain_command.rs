@@ -23,12 +23,12 @@ use crate::handover::{Other, Others, put, write};
 struct Deaf {
     etcd: FakeEtcd,
     inner: Handle,
-    /// How many answers to transactions get lost; then the connection is whole again.
+    /// The number of further answers to transactions that get lost.
     losses: usize,
-    /// Whether answers to reads get lost as long as well.
+    /// Whether answers to reads get lost too, until `losses` is 0.
     loses_reads: bool,
     has_asked: bool,
-    /// The revisions of the request after each transaction.
+    /// The revision of the request to drain after each transaction.
     requests: Vec<Option<Revision>>,
 }
 
@@ -67,7 +67,7 @@ fn led_by_a() -> FakeEtcd {
     etcd
 }
 
-/// Drains a node that gives heartbeats and does not leave. Returns how the command ends, and the revisions of its request.
+/// Drains a node that sends heartbeats and does not leave. Returns how the command ends, and the revisions of its request.
 fn run(losses: usize, loses_reads: bool) -> (AdminError, Vec<Option<Revision>>) {
     let etcd = led_by_a();
     let deaf = Deaf {
@@ -92,7 +92,7 @@ fn a_command_whose_request_is_not_answered_withdraws_it() {
         let (ended, requests) = run(usize::MAX, loses_reads);
         assert!(matches!(ended, AdminError::Call(_)), "{ended}");
         assert!(requests.first().is_some_and(Option::is_some), "it was written");
-        assert_eq!(requests.last(), Some(&None), "the node would leave, and nobody would know");
+        assert_eq!(requests.last(), Some(&None), "the node would leave, and no operator would know");
     }
 }
 
@@ -105,7 +105,7 @@ fn a_request_that_is_repeated_is_written_once() {
     assert_eq!(repeated, Some(first));
 }
 
-/// Answers the first transaction only after something else has happened; `loses_answer`: not even then.
+/// Performs `happens` between the first transaction and its answer, which is lost if `loses_answer` is set.
 struct Meanwhile {
     etcd: FakeEtcd,
     inner: Handle,
@@ -133,12 +133,12 @@ impl Coordinator for Meanwhile {
     }
 }
 
-/// An etcd that answers for 150 ms, then not for 1.6 s, and so on. It has another heartbeat of "a" soon after each such pause.
+/// An etcd that answers for 150 ms, is silent for 1.6 s, and so on. It has a new heartbeat of "a" soon after each silence.
 struct Slow {
     etcd: FakeEtcd,
     inner: Handle,
     began: BootTime,
-    /// The time since then.
+    /// Milliseconds since `began`.
     ms: u64,
     beats: u64,
 }
@@ -196,7 +196,7 @@ fn delete(key: Vec<u8>) -> Operation {
     Operation::Delete { key }
 }
 
-/// A leadership of this node, which is held by its run.
+/// The leadership of this node, held by the run `of`.
 fn held_by(node: &str, of: &Other, epoch: u32) -> Leadership {
     let incarnation = of.node().incarnation;
     Leadership { epoch, node: node.to_owned(), incarnation, state: LeadershipState::Held, successor: None }
@@ -214,7 +214,7 @@ fn the_node_that_leads_after_a_drained_leader_is_reported() {
     assert_eq!(drained.unwrap(), Drained { has_led: true, leader: Some(("b".to_owned(), 2)) });
 }
 
-/// Not one that has died, nor one that has started again since.
+/// A node that has died, or has started again since, does not lead.
 #[test]
 fn the_node_that_leads_is_the_run_with_the_leadership_and_sends_heartbeats() {
     let [run, next_run] = [1, 2].map(|run| Other::well("a", run, "0.1.0"));
@@ -252,8 +252,8 @@ fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
     drained.unwrap();
 }
 
-/// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place; or somebody removes
-/// the request while the node continues.
+/// `signalbox cluster release` removes the node of a process that has died, or its next run takes its place; or another
+/// operator removes the request while the node continues.
 #[test]
 fn what_happens_to_the_node_or_to_the_request_is_not_reported_as_drained() {
     let next_run = put(keys().node("a"), &Other::well("a", 3, "0.1.0").node());
@@ -289,7 +289,7 @@ fn what_was_done_before_it_was_repeated_has_succeeded() {
     assert_eq!(etcd.with_store(|store| store.get(&keys().node("b"))), None);
 }
 
-/// The record of node "b" is written again before each transaction, whose comparisons fail for that reason.
+/// Writes the record of node "b" again before each transaction, so that its comparisons fail.
 struct Overtaken {
     etcd: FakeEtcd,
     inner: Handle,
@@ -317,7 +317,7 @@ fn a_node_that_changes_meanwhile_is_not_reported_as_removed() {
     assert!(matches!(forgotten, Err(AdminError::Changed)), "{forgotten:?}");
 }
 
-/// An operator's connection whose time passes only where it pauses. The node gives a heartbeat in each pause, until it is asked.
+/// An operator's connection whose time passes only in pauses. The node sends a heartbeat in each pause, until it is asked to drain.
 struct FallsSilent {
     etcd: FakeEtcd,
     inner: Handle,

@@ -78,11 +78,11 @@ impl Other {
     }
 }
 
-/// Nodes besides the leader, whose threads give heartbeats.
+/// Nodes that send heartbeats, each from a thread.
 pub(crate) struct Others;
 
 impl Others {
-    /// Runs `test` beside these nodes.
+    /// Runs `test` while these nodes send heartbeats.
     pub(crate) fn run<T>(etcd: &FakeEtcd, others: &[Other], test: impl FnOnce() -> T) -> T {
         let is_over = AtomicBool::new(false);
         for other in others {
@@ -106,7 +106,7 @@ impl Others {
     }
 }
 
-/// Also ends the threads of a test that fails.
+/// Ends the threads of the nodes, also when a test fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -164,7 +164,7 @@ fn the_heartbeats_of_a_former_run_do_not_count() {
     assert!(matches!(refused, AdminError::NoOther), "{refused}");
 }
 
-/// What etcd has as the request.
+/// The request to drain node "a" as it is in etcd.
 fn told(etcd: &FakeEtcd) -> Option<Drain> {
     let entry = etcd.with_store(|store| store.get(&keys().drain("a")))?;
     Some(decode(&entry.key, &entry.value).unwrap())
@@ -212,7 +212,7 @@ fn a_successor_that_has_left_is_not_waited_for() {
     assert_eq!(
         leader.confirm_successor(next.successor.clone()),
         Some(next.successor.clone()),
-        "it may be there"
+        "it may still be there"
     );
     etcd.set_leader(true);
     write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);

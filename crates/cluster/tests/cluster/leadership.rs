@@ -13,7 +13,7 @@ use signalbox_cluster::keys::{Incarnation, Keys, Node, RelayEndpoint, RelaySecre
 use signalbox_cluster::leadership::{Machine, Settings};
 use signalbox_cluster::timing::Timing;
 
-/// The renew deadline of all nodes. The lease duration is 3.4 s, the retry period 500 ms, the look period 250 ms and the
+/// The renew deadline of all nodes. The lease duration is 3.4 s, the retry period 500 ms, the poll period 250 ms and the
 /// request timeout 500 ms.
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 const RECORD_FORMAT: u32 = 2;

@@ -11,7 +11,7 @@ use signalbox_cluster::leadership::{RelayReport, RelayTarget};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::timing::{BootTime, Fence};
 
-/// Relays by a clock that is set in milliseconds.
+/// Relays, and the clock that they read, in milliseconds.
 fn relays() -> (Relays, Arc<AtomicU64>) {
     let clock = Arc::new(AtomicU64::new(1));
     let shared = Arc::clone(&clock);

@@ -16,14 +16,14 @@ const FLAT_MAX: usize = 100;
 const INNER: usize = 64;
 /// etcd's default of `--max-request-bytes`.
 const REQUEST_BYTES_MAX: usize = 1_572_864;
-/// What the encoding adds to an operation or comparison, about.
+/// About the number of bytes that the encoding adds to an operation or comparison.
 const FRAME_BYTES: usize = 12;
 
 /// The store: all versions of all keys since the last compaction. A clone of it is a backup.
 #[derive(Clone, Debug, Hash)]
 pub struct FakeStore {
     revision: Revision,
-    /// Reads at revisions below are refused.
+    /// Reads at revisions below this one are refused.
     compacted: Revision,
     /// By key, the versions in the order of their revisions.
     keys: BTreeMap<Vec<u8>, Vec<Version>>,
@@ -125,7 +125,7 @@ impl FakeStore {
         self.keys.entry(key.to_vec()).or_default().push(version);
     }
 
-    /// Forgets what only reads before a revision need.
+    /// Forgets versions that only reads before a revision need.
     pub fn compact(&mut self, at: Revision) -> Result<(), CallError> {
         if at > self.revision {
             return refused("required revision is a future revision");
@@ -143,7 +143,7 @@ impl FakeStore {
     }
 }
 
-/// What etcd refuses before it performs anything.
+/// Refuses what etcd refuses before it performs anything.
 fn check(transaction: &Transaction) -> Result<(), CallError> {
     let Transaction { compare, then, otherwise } = transaction;
     let outer = |branch: &Vec<Operation>| {

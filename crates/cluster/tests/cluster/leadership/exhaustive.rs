@@ -1,10 +1,10 @@
 //! All histories of two nodes, up to a number of actions.
 //!
-//! At an instant, a node that wants to send may do so, with one of three fates: it is applied and answered at once, or the
-//! answer is under way until time has passed, or the request is. What is under way is applied and answered later, applied
-//! and its answer lost, or given up by the node; then it may still be applied at any time, or never. Standing still is to
-//! take no part. Nothing is missing by this: what a request or an answer does within an instant does not depend on when it
-//! was sent in that instant. States that were reached before are not followed again.
+//! At each instant, a node that wants to send a request may do so. The request is applied and answered at once, or it is
+//! applied and its answer stays in flight until time has passed, or the request itself does. Later, a request in flight is
+//! applied, an answer in flight arrives, or the node gives up; a request that was given up may still be applied at any time,
+//! or never. A node that is frozen takes no action. This covers all histories: the effect of a request or an answer does not
+//! depend on when it was sent within an instant. States that were reached before are not explored again.
 //!
 //! There are three starts: a leader with a standby (104,000 states after 8 actions), two standbys whose leader has crashed
 //! (90,000 after 7), and a takeover whose answer was lost (up to 77,000 after 7). One clock is 4 % fast and the other 4 %
@@ -22,8 +22,8 @@ use super::store::Store;
 use super::world::{MS, Micros, Rate};
 use super::{keys, machine};
 
-/// All spans of time are made of these. Twice the long one and the short one are more than the lease duration of the fast
-/// clock, and twice the long one is less than the renew deadline of the slow clock.
+/// Time passes in these spans. Twice the long one plus the short one is more than the lease duration by the fast clock, and
+/// twice the long one is less than the renew deadline by the slow clock.
 const SPANS: [Micros; 2] = [650 * MS, 1350 * MS];
 
 #[derive(Clone)]
@@ -46,7 +46,7 @@ struct Node {
 struct InFlight {
     transaction: Transaction,
     answer: Option<TransactionAnswer>,
-    /// When something happened to it last.
+    /// When it was sent or, if it was applied later, applied.
     since: Micros,
 }
 
@@ -184,7 +184,7 @@ impl State {
         node.machine.deadline().is_some_and(|deadline| node.clock.local(self.now) < deadline)
     }
 
-    /// The same for states from which the same follows.
+    /// Equal for states that continue in the same way.
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.now, &self.store).hash(&mut hasher);
@@ -225,7 +225,7 @@ fn hash_transaction(transaction: &Transaction, hasher: &mut DefaultHasher) {
     }
 }
 
-/// Takes all actions from this start, and returns the number of states.
+/// Explores all histories of `depth` actions from this start. Returns the number of states.
 fn explore(start: State, depth: usize) -> usize {
     let mut known = HashSet::from([start.fingerprint()]);
     let mut level = vec![(start, Vec::new())];
@@ -270,7 +270,7 @@ fn two_standbys_of_a_leader_that_crashed() {
     let mut start = State { store: crashed.store, ..State::new([-40, 40]) };
     start.settle(0);
     start.settle(1);
-    // Soon the lease duration is over.
+    // The lease duration is almost over.
     start.act(Action::Pass(3300 * MS));
     let states = explore(start, 7);
     assert!(states > 85_000, "{states}");

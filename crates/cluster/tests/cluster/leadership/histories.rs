@@ -1,6 +1,6 @@
 //! Random histories of two to five nodes.
 //!
-//! A history is a time of faults, after which everything works: then one node leads soon and stays leader, and an orderly
+//! A history begins with faults; after them, everything works: one node leads soon and stays leader, and an orderly
 //! stop hands over at once. `PROPTEST_CASES=1000000 cargo test --release --test cluster histories` runs it for an hour.
 
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use proptest::test_runner::{Config, TestRunner};
 use super::timing;
 use super::world::{Fault, MS, Micros, Rate, Weather, World};
 
-/// Without `PROPTEST_CASES`.
+/// The number of histories without `PROPTEST_CASES`.
 const HISTORIES: u32 = 500;
 /// The slowest clock shows 0.96 s in a second.
 const SLOWEST_PERMILLE: u64 = 960;
-/// How much longer than the lease duration nobody may lead, after the faults: a node waits for a request that was lost,
-/// ends, starts again, reads, joins, and takes over.
+/// After the faults, a cluster may have no leader for the lease duration and this time: a node waits for a request that was
+/// lost, ends, starts again, reads, joins, and takes over.
 const SLACK: Duration = Duration::from_millis(2000);
 
 fn rates() -> impl Strategy<Value = Rate> {
@@ -29,10 +29,15 @@ fn rates() -> impl Strategy<Value = Rate> {
 
 fn weathers() -> impl Strategy<Value = Weather> {
     let shares = || prop::sample::select(vec![0u8, 0, 10, 30, 60, 100]);
-    let ways = prop::sample::select(vec![5u64, 50, 300, 700]);
-    (shares(), shares(), shares(), ways).prop_map(|(lost_requests, lost_answers, late_requests, way_ms)| {
-        Weather { lost_requests, lost_answers, late_requests, way_ms }
-    })
+    let latencies = prop::sample::select(vec![5u64, 50, 300, 700]);
+    (shares(), shares(), shares(), latencies).prop_map(
+        |(lost_requests, lost_answers, late_requests, latency_ms)| Weather {
+            lost_requests,
+            lost_answers,
+            late_requests,
+            latency_ms,
+        },
+    )
 }
 
 fn faults() -> impl Strategy<Value = Fault> {
@@ -78,11 +83,11 @@ fn check_recovery(world: &mut World) {
     world.calm();
     world.run_for(slowest(timing().lease_duration() + SLACK));
     let leader = world.leader();
-    assert!(leader.is_some(), "nobody leads:\n{}", world.describe());
+    assert!(leader.is_some(), "no node leads:\n{}", world.describe());
     let terms = world.terms.len();
     world.run_for(slowest(2 * timing().renew_deadline()));
     assert_eq!(world.leader(), leader);
-    assert_eq!(world.terms.len(), terms, "without faults, nobody takes over");
+    assert_eq!(world.terms.len(), terms, "without faults, no node takes over");
 }
 
 /// An orderly stop hands over to a standby within a poll period and two answers.
@@ -92,10 +97,9 @@ fn check_stop(world: &mut World) {
     let answers = 4 * 2 * 11 * MS;
     world.run_for(slowest(timing().poll_period()) + answers);
     let next = world.leader();
-    assert!(next.is_some_and(|next| next != leader), "nobody took over:\n{}", world.describe());
+    assert!(next.is_some_and(|next| next != leader), "no node took over:\n{}", world.describe());
 }
 
-/// The histories contain what they are to check.
 #[test]
 fn histories_reach_every_ending() {
     let mut runner = TestRunner::deterministic();

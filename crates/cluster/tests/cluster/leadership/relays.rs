@@ -16,13 +16,13 @@ use signalbox_cluster::timing::Fence;
 
 use super::{node, timing};
 
-/// Most connections of a node.
+/// The maximum number of connections of a node.
 const OPEN_MAX: usize = 3;
 
-/// What a run of a node relays.
+/// The relays of one run of a node.
 pub struct NodeRelays {
     relays: Relays,
-    /// What the clock of the machine shows, in nanoseconds.
+    /// The time on the clock of the machine, in nanoseconds.
     clock: Arc<AtomicU64>,
     /// The connections, with the epochs of their leaders.
     open: Vec<(Relay, u32)>,
@@ -90,7 +90,7 @@ impl NodeRelays {
         self.open.clear();
     }
 
-    /// Closes what has to be closed. Returns whether something was.
+    /// Closes the connections whose term is over or whose deadline has passed. Returns whether there were any.
     pub fn close_what_is_over(&mut self) -> bool {
         self.relays.close_overdue();
         let before = self.open.len();
@@ -113,7 +113,7 @@ impl NodeRelays {
         self.open.iter().any(|(relay, of)| *of < epoch && relay.may_forward())
     }
 
-    /// It leads from now on, and waits for the relays of others. Its own are closed first.
+    /// Lets the run lead: it closes its own relays, then waits for the relays of others.
     pub fn lead(&mut self, term: Term, run: u32, local: BootTime) {
         self.close_all();
         let incarnation = node(run).incarnation;
@@ -126,7 +126,7 @@ impl NodeRelays {
         let Some((_, wait)) = self.term.as_mut().filter(|_| !self.answers) else { return false };
         self.answers = match wait.check(&self.members, local) {
             OldRelays::Open => false,
-            // One whose heartbeats are stored and whose answers are lost seems faulty: it has closed its relays at its deadline.
+            // A node whose heartbeats are stored and whose answers are lost seems faulty: it has closed its relays at its deadline.
             OldRelays::Closed | OldRelays::Faulty(_) => true,
         };
         self.answers

@@ -116,7 +116,7 @@ fn ending(phase: Phase) -> Ending {
 }
 
 const MS: Duration = Duration::from_millis(1);
-/// Why a leader ends that has not been asked for its next step in time.
+/// The reason that is reported for a leader that was not asked for its next step in time.
 const SUSPENDED: &str = "the node was suspended or overloaded";
 
 #[test]
@@ -212,7 +212,7 @@ fn a_short_failure_is_followed_by_a_short_pause() {
     first.answered(Err(CallError::Refused("no space".to_owned())), bench.now);
     assert_eq!(first.last_failure(), Some("no space"));
     assert_eq!(first.next(bench.now), Step::WaitUntil(bench.now.after(timing().retry_period() / 4)));
-    // The closer the deadline, the shorter.
+    // The closer the deadline, the shorter the pause.
     bench.pass(2450 * MS);
     bench.wanted(&mut first);
     first.answered(Err(CallError::Unanswered("no leader".to_owned())), bench.now);
@@ -355,8 +355,8 @@ fn a_standby_that_stops_releases_what_a_lost_takeover_took() {
     assert_eq!(bench.store.value::<Heartbeat>(&keys().heartbeat("b")), None);
 }
 
-/// A leader that took over without learning it leaves, cannot release, and starts again. Its new run is no sign of life of
-/// the old one, and neither is the end of that: the others wait for the lease duration once.
+/// A node that took over without learning so leaves, cannot release, and starts again. Neither its new run nor the end of
+/// that run is a sign of life of the old one: the others wait for the lease duration once.
 #[test]
 fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
     let mut bench = Bench::new();
@@ -398,7 +398,7 @@ fn a_takeover_without_an_answer_is_adopted_by_a_poll_and_counts_from_the_poll() 
     bench.pass(timing().lease_duration());
     let lost = bench.unanswered(&mut second);
     let taken = bench.store.transact(&lost);
-    let looked_at = bench.now;
+    let polled_at = bench.now;
     let poll = bench.wanted(&mut second);
     let answer = bench.store.transact(&poll);
     bench.pass(300 * MS);
@@ -406,7 +406,7 @@ fn a_takeover_without_an_answer_is_adopted_by_a_poll_and_counts_from_the_poll() 
     let at = taken.revision;
     let term = Term { epoch: 2, leadership_modified: at, record_format: RECORD_FORMAT };
     assert_eq!(second.phase(), Phase::Leading(term));
-    assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
+    assert_eq!(second.deadline(), Some(polled_at.after(timing().renew_deadline())));
     bench.pass(300 * MS);
     assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the poll");
 }
@@ -423,13 +423,13 @@ fn an_answer_after_the_deadline_makes_no_leader_before_another_poll() {
     bench.pass(timing().renew_deadline());
     second.answered(Ok(answer), bench.now);
     assert_eq!(second.deadline(), None);
-    let looked_at = bench.now;
+    let polled_at = bench.now;
     let Phase::Leading(term) = bench.settle(&mut second) else { panic!("{second:?}") };
     assert_eq!(term.epoch, 2);
-    assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
+    assert_eq!(second.deadline(), Some(polled_at.after(timing().renew_deadline())));
 }
 
-/// Also if a heartbeat of the run before is late: that is no living namesake.
+/// A late heartbeat of the earlier run is not taken for a living node of the same name.
 #[test]
 fn a_run_after_a_crash_waits_for_the_lease_duration_once() {
     for is_late in [false, true] {
@@ -481,7 +481,7 @@ fn a_run_whose_name_was_taken_ends() {
     }
     let taken = Ending::NameTaken("a".to_owned());
     assert_eq!(ending(bench.settle(&mut frozen)), taken);
-    // A leader likewise.
+    // A leader ends for the same reason.
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
     let other = Heartbeat { incarnation: node(2).incarnation, count: 1, relays_closed_below: 0, relays: 0 };
@@ -562,7 +562,7 @@ fn an_attempt_to_join_without_an_answer_is_noticed() {
     let lost = bench.unanswered(&mut joining);
     assert!(bench.store.transact(&lost).held);
     assert!(matches!(bench.settle(&mut joining), Phase::Standby { .. }));
-    // One that is to leave in between removes what it may have written.
+    // A node that is told to leave in between removes what it may have written.
     let mut joining = machine("b", 2);
     bench.exchange(&mut joining);
     let lost = bench.unanswered(&mut joining);
@@ -721,7 +721,7 @@ fn a_node_that_joins_while_the_format_is_raised_prevents_it_or_is_refused() {
     old.release(None);
     bench.settle(&mut old);
 
-    // It has read the format, and wants to join.
+    // The node has read the format, and wants to join.
     let mut late = machine("b", 3);
     bench.exchange(&mut late);
     let join = bench.wanted(&mut late);
@@ -783,7 +783,7 @@ fn a_restored_backup_with_a_released_leadership_makes_standbys_wait() {
     assert_eq!(term.epoch, 3, "an epoch that was seen is not used again");
 }
 
-/// One that joins later knows the epoch from the commit marker only.
+/// A node that joins later knows the epoch only from the commit marker.
 #[test]
 fn a_deleted_leadership_key_makes_nodes_wait() {
     for joins_before in [true, false] {
@@ -878,7 +878,7 @@ fn a_renewal_that_is_answered_while_the_node_leaves_extends_no_deadline() {
     assert_eq!(bench.leadership().state, LeadershipState::Released);
 }
 
-/// Its other keys delay only its next run.
+/// The keys that it could not remove delay only its next run.
 #[test]
 fn a_leader_that_released_has_left_also_if_etcd_answers_nothing_more() {
     let mut bench = Bench::new();
@@ -904,7 +904,7 @@ fn a_leader_renews_only_while_its_threads_run() {
     bench.exchange(&mut leader);
     leader.handle(Input::ThreadsRan(bench.now), bench.now);
     bench.pass(timing().renew_deadline() / 2 + MS);
-    assert_eq!(leader.next(bench.now), Step::WaitUntil(leader.deadline().unwrap()), "they hang");
+    assert_eq!(leader.next(bench.now), Step::WaitUntil(leader.deadline().unwrap()), "the threads hang");
     leader.handle(Input::ThreadsRan(bench.now), bench.now);
     assert!(matches!(leader.next(bench.now), Step::Send(_)));
 }

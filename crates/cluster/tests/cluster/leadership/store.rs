@@ -1,4 +1,4 @@
-//! The store in memory of one history, without what it has forgotten: states that only the past tells apart are the same.
+//! The store of one history, in memory. It forgets old revisions, so states that differ only in their past are equal.
 
 use serde::de::DeserializeOwned;
 use signalbox_cluster::coordinator::{
@@ -14,7 +14,7 @@ pub struct Store(FakeStore);
 impl Store {
     pub fn transact(&mut self, transaction: &Transaction) -> TransactionAnswer {
         let answer = self.0.apply(transaction).expect("etcd accepts it");
-        // It fails if nothing was written.
+        // This fails if nothing was written.
         let _ = self.0.compact(answer.revision);
         answer
     }
@@ -42,7 +42,7 @@ impl Store {
         self.0.get(key).map(|entry| decode(key, &entry.value).unwrap())
     }
 
-    /// Somebody writes a key, or deletes it.
+    /// Writes or deletes a key as another client does.
     pub fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         let operation = match value {
             Some(value) => Operation::Put { key, value },

@@ -1,17 +1,17 @@
-//! Nodes with clocks of their own, and a store to which requests get through late, more than late, or not at all.
+//! Nodes with clocks of their own, and a store that gets requests late, after they were given up, or not at all.
 //!
-//! What is checked after each event, with the invariants of the machine:
+//! After each event, this is checked, besides the assertions of the machine itself:
 //! - at no time do two nodes believe that they may answer clients;
 //! - epochs grow by one, and each takeover writes the commit marker (C2);
-//! - a takeover without release is the lease duration, by the clock of the node that takes over, after the last sign of
-//!   life that this node saw, and that was the last one (C4);
+//! - a takeover without a release comes at least the lease duration, by the clock of the node that takes over, after the
+//!   last sign of life that this node saw, and there was no later one (C4);
 //! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3);
 //! - when a leader answers clients, no node relays to a leader before it, and none ever does again (C5). A node that is
 //!   frozen has its connections still open, and forwards nothing when it wakes.
 //! - a leader writes no format of records that a node of the cluster does not read. Runs of two versions are mixed: one
 //!   reads a newer format than the other.
 //!
-//! Nodes commit nothing: `commits` has that, and the simulation of whole nodes.
+//! Nodes commit nothing here: `commits.rs` and the simulation of whole nodes test that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -39,9 +39,9 @@ pub const MS: Micros = 1000;
 /// A clock of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// By how many thousandths it is faster than true time.
+    /// How much faster than true time it is, in thousandths.
     pub permille: i64,
-    /// What it shows at the start.
+    /// The time that it shows at the start.
     pub offset_ms: u64,
 }
 
@@ -64,7 +64,7 @@ impl Rate {
     }
 }
 
-/// How a node's requests fare. Shares are in percent.
+/// The share of a node's requests that fail in some way, in percent, and the latency of the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Requests that are never applied.
@@ -73,13 +73,13 @@ pub struct Weather {
     pub lost_answers: u8,
     /// Requests that are applied up to 7 s after they were sent.
     pub late_requests: u8,
-    /// The longest way of others, in milliseconds, each way.
-    pub way_ms: u64,
+    /// The longest latency of others, in milliseconds, in each direction.
+    pub latency_ms: u64,
 }
 
-pub const CALM: Weather = Weather { lost_requests: 0, lost_answers: 0, late_requests: 0, way_ms: 10 };
+pub const CALM: Weather = Weather { lost_requests: 0, lost_answers: 0, late_requests: 0, latency_ms: 10 };
 
-/// What happens to a history besides time. Nodes are chosen modulo their number.
+/// A fault of a history. Its node is an index modulo the number of nodes.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// `None` is all nodes.
@@ -92,7 +92,7 @@ pub enum Fault {
         node: usize,
         ms: u64,
     },
-    /// The same from the moment at which it next sends something. The answer finds it frozen, and further requests may be
+    /// A `Freeze` that begins when the node sends its next request. The answer finds it frozen, and further requests may be
     /// lost.
     FreezeInFlight {
         node: usize,
@@ -124,7 +124,7 @@ pub enum Fault {
     },
 }
 
-/// Random numbers for ways and losses.
+/// Random numbers for latencies and losses.
 #[derive(Clone, Debug)]
 struct Dice(u64);
 
@@ -166,7 +166,7 @@ enum Event {
         node: usize,
         run: u32,
     },
-    /// The node reads what the others do.
+    /// The node reads the keys of the others.
     Observe {
         node: usize,
         run: u32,
@@ -206,18 +206,18 @@ struct Place {
     run: u32,
     in_flight: Option<usize>,
     frozen_until: Micros,
-    /// How long it freezes when it sends something next, and whether it is cut off then.
+    /// How long it freezes when it sends its next request, and whether it is cut off then.
     freezes_in_flight: Option<(u64, bool)>,
     /// The term in which this run leads.
     term: Option<Term>,
-    /// What happens when the process ends: when it starts again.
+    /// The time between an end of the process and its next start.
     down_ms: u64,
-    /// What this run saw of keys, and when it saw each revision first.
+    /// For each key, the last revision that this run saw, and when it first saw it.
     seen: HashMap<Vec<u8>, (Revision, BootTime)>,
     /// The deadline of this run when it was checked last.
     former_deadline: Option<BootTime>,
     relays: NodeRelays,
-    /// When it was frozen last, until when.
+    /// The end of its last freeze.
     woke_at: Micros,
     why_ended: Option<Ending>,
 }
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// To whom a node that stops hands over: to nobody, or to any other node, whose run may have ended.
+    /// Chooses the successor of a node that stops: none, or any other node, whose run may have ended.
     fn successor(&mut self, node: usize) -> Option<Successor> {
         let other = self.dice.below(self.places.len() as u64) as usize;
         if other == node {
@@ -391,7 +391,7 @@ impl World {
         Some(Successor { node: place.name.to_owned(), incarnation: super::node(place.run).incarnation })
     }
 
-    /// Stops a node in order, which hands over to nobody in particular. Its last connection is closed at once.
+    /// Stops a node in an orderly way, without a successor. Its connections are closed at once.
     pub fn stop(&mut self, node: usize, down_ms: u64) {
         self.stop_for(None, node, down_ms);
     }
@@ -464,7 +464,7 @@ impl World {
         self.at(self.now + pause, Event::Relay { node, run });
     }
 
-    /// A reading is as the store is at one moment, and arrives later, or not at all.
+    /// Reads the store as it is now. The reading arrives later, or not at all.
     fn observe(&mut self, node: usize, run: u32) {
         if !self.runs(node, run) {
             return;
@@ -476,8 +476,8 @@ impl World {
             let reading = self.readings.len();
             let reading_now = Reading::read(&mut self.store, &keys());
             self.readings.push(Some(reading_now.expect("the store answers")));
-            let way = 100 + self.dice.below(weather.way_ms * MS);
-            self.at(self.now + way, Event::Observed { node, run, reading });
+            let latency = 100 + self.dice.below(weather.latency_ms * MS);
+            self.at(self.now + latency, Event::Observed { node, run, reading });
         }
         let period = if is_fast { Duration::from_millis(10) } else { timing().retry_period() };
         let pause = self.places[node].clock.takes(period);
@@ -624,12 +624,12 @@ impl World {
         let request = self.requests.len();
         let sent = clock.local(self.now);
         self.requests.push(Request { node, run, sent, transaction, answer: None });
-        let way = 100 + self.dice.below(weather.way_ms * MS);
+        let latency = 100 + self.dice.below(weather.latency_ms * MS);
         if self.dice.hits(weather.late_requests) {
             let late = self.dice.below(7000) * MS;
             self.at(self.now + late, Event::Apply { request });
         } else if !self.dice.hits(weather.lost_requests) {
-            self.at(self.now + way, Event::Apply { request });
+            self.at(self.now + latency, Event::Apply { request });
         }
         let timeout = clock.takes(timing().request_timeout());
         self.at(self.now + timeout, Event::TimeOut { request });
@@ -654,8 +654,8 @@ impl World {
             self.check_transaction(index, &before);
         }
         if !self.dice.hits(weather.lost_answers) {
-            let way = 100 + self.dice.below(weather.way_ms * MS);
-            self.at(self.now + way, Event::Deliver { request: index });
+            let latency = 100 + self.dice.below(weather.latency_ms * MS);
+            self.at(self.now + latency, Event::Deliver { request: index });
         }
     }
 
@@ -830,7 +830,7 @@ impl World {
         }
     }
 
-    /// The only node that leads.
+    /// The node that leads.
     pub fn leader(&self) -> Option<usize> {
         (0..self.places.len()).find(|node| self.places[*node].believes(self.now))
     }
