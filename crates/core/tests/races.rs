@@ -1,5 +1,5 @@
-//! Explores races on one name: acquire, release, the end of a session, a sweep and a Dump in every order that a
-//! scheduler produces; and of a connection that moves to another task while a message is sent to it. The code of the core
+//! Explores races on one name (acquire, release, the end of a session, a sweep and a Dump, in every order that a
+//! scheduler produces), and those of a connection that moves to another task while a message is sent to it. The code of the core
 //! runs with the locks of shuttle (`crates/core/src/sync.rs` lists what that excludes).
 //!
 //! ```sh

@@ -1,10 +1,10 @@
 //! Durable System V semaphore sets, with a store that fails and a process that crashes.
 //!
 //! Clients take units of a semaphore and give them back with SEM_UNDO, each call under a number. They lose connections,
-//! are killed, repeat calls, and keep an account of what they were told. An administrator sets the semaphore, or removes
-//! the set and makes it anew, which clears the accounts. Whatever happens to the server, in the end the adjustments of
-//! each client are its account, and the value is what the accounts leave: nothing acknowledged is lost, and no call has
-//! an effect twice.
+//! are killed, repeat calls, and keep an account of the units that they were told they have. An administrator sets the
+//! semaphore, or removes the set and creates it again, which clears the accounts. Whatever happens to the server, in the
+//! end the adjustments of each client match its account, and the value is what the accounts leave: nothing acknowledged is
+//! lost, and no call has an effect twice.
 //!
 //! `PROPTEST_CASES=100000 cargo test --release --test model durable_sets` takes more histories.
 
@@ -28,7 +28,7 @@ use crate::cases;
 const KEY: i32 = 0x5167;
 const TTL_MS: u32 = 1000;
 const CLIENTS: usize = 4;
-/// The value of the semaphore when nobody holds a unit.
+/// The value of the semaphore when no client holds a unit.
 const UNITS: i16 = 3;
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 /// The process that sets the semaphore up and reads it in the end.
@@ -46,7 +46,7 @@ enum Step {
         by: usize,
         request: Request,
     },
-    /// A client repeats the call that it has no result of, by a new connection.
+    /// A client repeats the call that it has no result of, over a new connection.
     Repeat {
         by: usize,
     },
@@ -62,13 +62,13 @@ enum Step {
     Clear {
         all: bool,
     },
-    /// While no client calls, the set is removed and made anew. The server may crash in between.
+    /// While no client calls, the set is removed and created again. The server may crash in between.
     Remake {
         crashes: bool,
     },
     /// The store begins to commit what is pending.
     Take,
-    /// The store is done; one that failed may have the changes nevertheless.
+    /// The store finishes. If it fails, it may have the changes nevertheless.
     Complete {
         is_stored: bool,
         is_on_disk: bool,
@@ -226,8 +226,8 @@ impl World {
         SysvCall { connection, ids, token: Token(self.tokens), caller: CALLER }
     }
 
-    /// Sees to it that a client has a connection. A process that the server does not know had nothing that was
-    /// acknowledged.
+    /// Connects a client unless it has a connection. If the server does not know its process, no unit was acknowledged to
+    /// it.
     fn connect(&mut self, by: usize) {
         if self.clients[by].connection.is_some() {
             return;
@@ -299,7 +299,7 @@ impl World {
             (Err(Errno::Again | Errno::Io), _) => {}
             other => panic!("{other:?}"),
         }
-        // What a client is giving back, others may have already.
+        // Other clients may already have the units that a client is giving back.
         let holds = |client: &&Client| !matches!(client.in_flight, Some((_, Request::GiveBack)));
         let units: i16 = self.clients.iter().filter(holds).map(|client| client.units).sum();
         assert!(units <= UNITS, "{units} of {UNITS} units are held");
@@ -322,7 +322,7 @@ impl World {
     }
 
     fn kill(&mut self, by: usize) {
-        // A process without a connection is gone when its time to live is over, and has units until then.
+        // A process without a connection has its units until its time to live is over.
         if self.clients[by].connection.is_none() {
             return;
         }
@@ -410,7 +410,7 @@ impl World {
         self.core.check_sysv().unwrap();
     }
 
-    /// The disk works again, every client repeats its call, and what is left of killed ones ends.
+    /// The disk works again, every client repeats its call, and the processes of killed clients end.
     fn end(&mut self) {
         self.complete(true, true);
         self.store_all();

@@ -1,5 +1,5 @@
-//! Cases that changes of the core made at random have shown (`tests/mutants/run`): the histories rarely reach them, or
-//! do not look there.
+//! Cases that mutation testing (`tests/mutants/run`) has shown: random histories rarely reach them, or do not check
+//! them.
 
 mod history;
 mod steps;
@@ -45,7 +45,7 @@ impl Server {
         Self { core, connections, requests: 0, lowest_unanswered: None }
     }
 
-    /// As [`Self::new`], with a store.
+    /// A core with connections and a store.
     fn with_store() -> Self {
         let server = Self::new();
         server.core.keep_journal(Waker::noop().clone(), None);
@@ -114,7 +114,7 @@ impl Server {
         self.core.change(call, declaring(IfExists::Set, &[declare]), START)
     }
 
-    /// The configuration declares a semaphore with this many slots, and nothing else; `None`: nothing.
+    /// The configuration declares only a semaphore with this many slots; `None`: it declares nothing.
     fn configure(&self, slots: Option<u32>) {
         let declare = slots.map(|capacity| Declaration { name: NAME, capacity, numbered: true, label: b"" });
         assert_eq!(self.core.declare_configured(declare.as_slice(), START), []);
@@ -125,7 +125,7 @@ impl Server {
         self.core.change(call, Operation::ChangeService { name: NAME, how: change, expected: None }, START)
     }
 
-    /// What of the declared semaphore is out of service.
+    /// The service of the declared semaphore: whether it is paused, and its slots that are out of service.
     fn service(&self) -> Service {
         let listed = self.core.list_declared(&mut self.core.declared(b""));
         listed[0].record.service.clone()
@@ -153,7 +153,7 @@ fn a_grant_has_slots_from_the_request_on_that_numbers_them() {
     assert_eq!(*server.granted(0, &[NAME]).slots, [[1].into()]);
 }
 
-/// Holders of a semaphore that was removed at once are evicted after a restart too, whatever became of the name since.
+/// Holders of a semaphore that was removed at once are evicted after a restart too, whatever happened to the name since.
 #[test]
 fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
     let mut server = Server::with_store();
@@ -604,7 +604,7 @@ fn leases_that_were_renewed_are_looked_at_in_steps() {
     assert_eq!(core.ledger_stats().sessions, 200);
 }
 
-/// Each of them takes long: the store has to forget all its replies.
+/// The end of each of them takes long: all its replies must be deleted from the store.
 #[test]
 fn sessions_with_many_replies_end_in_a_step_each() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));

@@ -1,6 +1,6 @@
 //! Keyed leases, as requests of HTTP use them: random histories of requests that are delayed, repeated, reordered and lost,
-//! of a server that crashes, and of answers that come late or never. However they go, no more clients believe that they hold
-//! than may hold.
+//! of a server that crashes, and of answers that come late or never. At no time do more clients believe that they hold the
+//! name than may hold it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -82,7 +82,7 @@ fn want() -> Want<'static> {
     }
 }
 
-/// A request that asks for one of the name.
+/// A request for one resource of the name.
 fn asking<'a>(
     key: &'a LeaseKey,
     wants: &'a [Want<'a>],
@@ -96,7 +96,7 @@ fn asking<'a>(
 /// A client of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
-    /// It believes in its lease before this time.
+    /// It believes that it has its lease until this time.
     until_ms: u64,
     has_released: bool,
     place: Option<Place>,
@@ -293,7 +293,7 @@ fn a_place_is_told_when_its_session_is_stored() {
     run.store();
     let (_first, first, _) = acquire(&run, 2, 60_000);
     assert_eq!(state(&run, 2), Some(KeyedState::Storing));
-    // A newer request is told in place of this one.
+    // A newer request gets the answer in place of this one.
     let (_second, second, _) = acquire(&run, 2, 60_000);
     let canceled = Message::Answer { token: Token(1), outcome: Err(Refusal::Canceled) };
     assert!(std::iter::from_fn(|| first.take()).any(|message| message == canceled));
@@ -345,7 +345,7 @@ fn leases_are_counted_by_their_states() {
     assert_eq!([1, 2, 10].map(counted), [revoking; 3]);
 }
 
-/// Nothing is left of a request after its refusal was told, whether its session was stored or not.
+/// Nothing is left of a request after its client was told the refusal, whether its session was stored or not.
 #[test]
 fn a_refused_request_has_no_lease() {
     for is_durable in [false, true] {
@@ -378,7 +378,7 @@ fn the_key_of_a_lease_opens_no_session_and_names_need_rights() {
     run.core.join(leased.id(), None, &Arc::default());
     let opened = run.core.open_leased(leased.id(), key, TTL_MS, b"", Token(1), run.now());
     assert!(matches!(opened, Outcome::Answered(_)));
-    assert_eq!(run.core.ledger_stats().sessions, 2, "it is another one");
+    assert_eq!(run.core.ledger_stats().sessions, 2, "it is another session");
     while run.core.leave(session.id(), run.now()) {}
     let (other, _) = run.connect();
     let renewed =
@@ -400,7 +400,7 @@ fn a_refused_release_with_done_changes_nothing() {
     assert!(!mailbox.is_filled(), "the connection before still has the lease");
 }
 
-/// Asks for one of a single flight, and waits.
+/// Sends a request of a single flight, which may wait.
 fn share(run: &Run, key: usize, place: Option<Place>) -> (Session, Arc<Mailbox>) {
     let (session, mailbox) = run.connect();
     let wants = [Want { claim: Claim::new(1, 1).unwrap(), is_shared: true, ..want() }];

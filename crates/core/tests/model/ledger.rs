@@ -120,11 +120,11 @@ enum Step {
     KeepAlive {
         by: usize,
     },
-    /// Something is received that is no request to the core.
+    /// Something is received that is not a request to the core.
     Renew {
         by: usize,
     },
-    /// A connection may acquire a name from now on, or not any more.
+    /// A connection may acquire a name from now on, or no longer.
     Rights {
         by: usize,
         key: Key,
@@ -247,7 +247,7 @@ struct Connection {
     mailbox: Arc<Mailbox>,
     /// The names that it may not acquire.
     denied: Vec<Key>,
-    /// The names of its leased session were checked up to this grant since its rights have changed.
+    /// Since its rights changed, the names of its leased session were checked up to this grant.
     checked_up_to: Option<GrantId>,
 }
 
@@ -662,8 +662,8 @@ impl Pair {
         }
     }
 
-    /// Whether a connection may acquire every name that its leased session holds or waits for. As the server does, it looks
-    /// only at names that it has not seen since its rights have changed.
+    /// Whether a connection may acquire every name that its leased session holds or waits for. Like the server, it checks
+    /// only names that it has not checked since the rights changed.
     fn may_renew(&mut self, by: usize) -> bool {
         let Connection { session, denied, checked_up_to, .. } = &mut self.connections[by];
         let passes = |namespace, name: &[u8]| denied.iter().all(|key| *key != (namespace, name));
@@ -917,7 +917,7 @@ fn wants() -> impl Strategy<Value = Want> {
     })
 }
 
-/// Whether a name is resolved. What its client may acquire is found out in the step.
+/// Whether a name is resolved. The step determines what its client may acquire.
 fn kinds() -> impl Strategy<Value = Option<Permitted>> {
     prop::option::weighted(0.4, Just(Permitted { counter: true, semaphore: true }))
 }
@@ -1228,7 +1228,7 @@ proptest! {
 
 // Cases that random histories rarely reach.
 
-/// Neither is served with what the other one returns: the core serves nobody before both have ended.
+/// Neither is served with what the other one returns: the core serves no queue before both have ended.
 #[test]
 fn connections_that_lose_a_semaphore_at_once_end_in_one_step() {
     let mut pair = Pair::new(LedgerLimits::NONE, None);
@@ -1919,7 +1919,7 @@ impl Server {
 fn the_waiters_of_the_moment_of_the_release_are_told_done_in_steps_and_later_requests_begin_anew() {
     const WAITERS: usize = 300;
     let mut server = Server::new(4);
-    let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("nobody holds it") };
+    let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("no client holds it") };
     for number in 0..WAITERS {
         assert_eq!(server.share(1), Outcome::Waiting);
         // An ordinary request among them is served in its turn.
@@ -1957,12 +1957,12 @@ fn the_waiters_of_the_moment_of_the_release_are_told_done_in_steps_and_later_req
     assert_eq!((stats.flights, stats.told_done), (1, WAITERS as u64));
 }
 
-/// What a step leaves is told in the next one, or when the queue serves it; either way, nobody but the ordinary request works.
+/// A waiter that a step leaves is told in the next one, or when its turn comes; either way, only ordinary requests work.
 #[test]
 fn all_are_told_done_however_many_they_are_and_whoever_is_among_them() {
     for (waiters, ordinary) in [(1, 0), (2, 1), (64, 0), (65, 0), (80, 2), (96, 2), (97, 1), (200, 2)] {
         let mut server = Server::new(3);
-        let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("nobody holds it") };
+        let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("no client holds it") };
         // The work is passed on once.
         assert_eq!(server.share(0), Outcome::Waiting);
         for number in 0..waiters {
@@ -2120,7 +2120,7 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
     });
 }
 
-/// Of changes that are stored together, one may end the semaphore that a later one changes: the end is the last event.
+/// Of changes that are stored together, one may end the semaphore that a later one changes. The end is then the last event.
 #[test]
 fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     let mut server = Server::new(2);

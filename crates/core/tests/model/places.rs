@@ -110,11 +110,11 @@ struct Run {
     granted: BTreeSet<u64>,
     /// The requests that were sent in this run, by client and number.
     sent: BTreeSet<(usize, u64)>,
-    /// The requests that this step ended otherwise than by a grant, by their places.
+    /// The requests that this step ended without a grant, by their places.
     refused: BTreeSet<u64>,
 }
 
-/// The reconnect window: when it ends, and how many repetitions of each session are missing; `None`: it is away.
+/// The reconnect window: its end, and how many repetitions of each session are missing; `None` until the session attaches.
 struct Window {
     end_ms: u64,
     awaited: BTreeMap<SessionId, Option<u32>>,
@@ -304,7 +304,7 @@ impl Run {
         if self.window.as_ref().is_some_and(|window| window.awaited.is_empty()) {
             self.window = None;
         }
-        // What the end of the window serves comes in steps.
+        // The end of the window serves waiters in steps.
         while self.core.expire(self.now()) {}
         if self.stores {
             self.store();
@@ -324,7 +324,7 @@ impl Run {
         self.check_answers(answered);
     }
 
-    /// Nobody has overtaken another, and nobody was granted what is held back.
+    /// Checks that no waiter has overtaken another, and that no waiter that is held back was granted.
     fn check_order(&self, before: &[u64], after: &[u64], arrived: &BTreeSet<u64>) {
         let has_left = |place: &u64| !after.contains(place) && !self.refused.contains(place);
         for served in before.iter().filter(|place| has_left(place)) {
@@ -332,14 +332,14 @@ impl Run {
             assert_eq!(overtaken, None, "{served} overtook it: {before:?}, {after:?}");
             assert!(!self.is_held_back(*served), "{served} was served during the window");
         }
-        // A later one that waits does so behind all that have come before.
+        // A later waiter comes after all earlier ones.
         let is_new = |place: &&u64| arrived.contains(place) && **place > self.earlier;
         for newer in after.iter().filter(is_new) {
-            assert!(before.iter().all(|place| place < newer), "{newer} is behind {before:?}");
+            assert!(before.iter().all(|place| place < newer), "{newer} is not after {before:?}");
         }
     }
 
-    /// No more is held than there is, and whoever can be served is.
+    /// Checks that no more is held than the capacity, and that no waiter waits that could be served.
     fn check_service(&self, name: usize, queue: &[u64]) {
         let (bytes, capacity) = NAMES[name];
         let inspected = self.core.inspect(Namespace::Semaphores, bytes, self.now());
@@ -496,7 +496,7 @@ impl Run {
         }
     }
 
-    /// Repeats a request, and checks the place that it gets. Returns that.
+    /// Repeats a request, and checks the place that it gets. Returns the place.
     fn repeat(&mut self, by: usize, number: u64, proof: Proof) -> Option<u64> {
         let request = self.clients[by].requests[&number].clone();
         let own = request.place;
@@ -512,7 +512,7 @@ impl Run {
             Proof::OfAnotherSession => {
                 let others = self.clients.iter().enumerate().filter(|(other, _)| *other != by);
                 let others: Vec<_> = others.map(|(_, client)| &client.requests).collect();
-                // Best, only the session is wrong.
+                // Preferably, only the session is wrong.
                 let same = others.iter().filter_map(|requests| requests.get(&number));
                 let same = same.filter(|other| other.wanted == request.wanted);
                 let any = others.iter().flat_map(|requests| requests.values());
@@ -566,7 +566,7 @@ impl Run {
     ) -> Option<u64> {
         let call = self.call(by, number);
         self.sent.insert((by, number));
-        // A place is of what was wanted.
+        // A place belongs to the names and amounts that were requested.
         let before = self.clients[by].requests.get(&number).filter(|request| request.wanted == wanted);
         let place = before.and_then(|request| request.place);
         let request = Request { wanted: wanted.clone(), token: call.token, place };

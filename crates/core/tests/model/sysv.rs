@@ -1,4 +1,4 @@
-//! What System V semaphore sets do beyond the kernel's rules, call by call. `crates/sysv/tests/differential` compares random
+//! System V semaphore sets where they go beyond the kernel's rules, call by call. `crates/sysv/tests/differential` compares random
 //! histories with the kernel.
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl World {
         self.start_of(Arc::default(), pid, caller, groups)
     }
 
-    /// As [`Self::start`], of the client of this mailbox.
+    /// Starts a process of the client with this mailbox.
     fn start_of(&mut self, mailbox: Arc<Mailbox>, pid: u32, caller: Caller, groups: &[u32]) -> usize {
         let connection = self.core.open_session().id();
         let process = (pid, caller, groups);
@@ -266,7 +266,7 @@ fn a_call_with_several_operations_counts_for_the_one_that_it_waits_for() {
     }
 }
 
-/// The kernel looks at all calls that wait for several zeros after each change that leaves a 0 in the set.
+/// The kernel tries all calls that wait for several zeros after each change that leaves a 0 in the set.
 #[test]
 fn a_call_that_waits_for_several_zeros_counts_for_the_first_one_again() {
     let mut world = World::new(3);
@@ -358,14 +358,14 @@ fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_res
     );
     assert_eq!(opened.err(), Some(share));
     world.waits(other, set, &[take(1, 1)]);
-    // The client needs its results no more.
+    // The client no longer needs its results.
     let mut call = world.call(greedy);
     call.ids.lowest_unanswered = call.ids.own;
     world.core.sem_ctl(call, set, &SetCommand::GetAll, world.now());
     world.waits(blocked, set, &[take(1, 1)]);
 }
 
-/// Adjustments have the limit of all clients, and no share of it.
+/// For adjustments, only the limit of all clients together applies, not the share of one.
 #[test]
 fn without_memory_a_process_gets_no_new_adjustments_and_goes_on_with_those_that_it_has() {
     let mut world = World::new(1);
@@ -475,7 +475,7 @@ fn a_process_that_was_lost_goes_on_with_its_waiting_call() {
     let mailbox = Arc::clone(&world.processes[1].mailbox);
     let attached =
         world.core.attach_process((connection, &mailbox), process, &SessionKey([9; 16]), world.now());
-    assert_eq!(attached, Err(Refusal::NoSuchSession), "it takes the key");
+    assert_eq!(attached, Err(Refusal::NoSuchSession), "only the key attaches to a process");
     let attached = world.core.attach_process((connection, &mailbox), process, &key, world.now());
     assert_eq!(attached, Ok(ttl.0));
     world.pass(u64::from(TTL_MS) * 2);
@@ -603,7 +603,7 @@ fn a_repeated_call_is_made_once() {
     assert_eq!(world.values(set), [1]);
     assert_eq!(world.control(0, set, SetCommand::SetValue(0, 7)), Ok(SetAnswer::Done));
     world.done(0, set, &[post(0, 1)]);
-    // The number of the request before.
+    // The call has the number of the request before it.
     world.processes[0].requests -= 2;
     assert_eq!(world.control(0, set, SetCommand::SetValue(0, 7)), Ok(SetAnswer::Done));
     assert_eq!(world.values(set), [8]);

@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Has so many processes add 1 to the first semaphore, which their ends undo.
+    /// Lets this many processes add 1 to the first semaphore, which their ends undo.
     fn adjust(&mut self, set: SetId, processes: usize) {
         let operation = Operation { number: 0, change: 1, flags: SEM_UNDO };
         for _ in 0..processes {
@@ -146,7 +146,7 @@ impl Server {
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// The second set is the largest possible: few processes have as much.
+/// Semaphores of a set, and processes with adjustments of it. The second set is the largest possible, so few processes do.
 const SETS: [(u32, usize); 2] = [(1, 4_200), (32_000, 40)];
 
 #[test]

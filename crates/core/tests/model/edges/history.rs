@@ -9,7 +9,7 @@ use signalbox_model::{GrantEnd, GrantId, UnixMilliseconds};
 
 const COUNTERS: Namespace = Namespace::Counters;
 
-/// Counts how often the taker was woken.
+/// Counts how often the reader of the history was woken.
 #[derive(Default)]
 struct Wakes(AtomicU64);
 
@@ -19,7 +19,7 @@ impl Wake for Wakes {
     }
 }
 
-/// The history of a server, by a clock that is set in milliseconds.
+/// The history of a server, with a clock that is set in milliseconds.
 struct Recorder {
     clock_ms: Arc<AtomicU64>,
     wakes: Arc<Wakes>,
@@ -43,7 +43,7 @@ impl Recorder {
     }
 }
 
-/// An entry of the history, as a test writes it: what happened, when, to which grant of which connection.
+/// An entry of the history: the event, its time, the grant, the session, and whether the session is durable.
 type Entry = (HistoryEvent, u64, GrantId, u64, bool);
 
 fn take(core: &Core) -> Vec<Entry> {
@@ -186,7 +186,7 @@ fn entries_for_which_there_is_no_room_are_counted() {
         if dropped > 0 {
             break dropped;
         }
-        assert!(recorded < 1000, "they take no end of memory");
+        assert!(recorded < 1000, "their memory is limited");
     };
     let taken = take(&server.core).len() as u64;
     assert_eq!((taken + dropped, taken), (recorded, (4 << 20) / 60_000));

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::*;
 use signalbox_core::{DeclarationRecord, DeclaredSemaphore, NameCursor, WaitedListing};
 
-/// About how many bytes a step of a listing has at most.
+/// The maximum number of bytes in a step of a listing, approximately.
 const STEP_BYTES: usize = 64 * 1024;
-/// How many entries it has at most.
+/// The maximum number of entries in a step of a listing.
 const STEP_ENTRIES: usize = 128;
 
 #[test]

@@ -137,7 +137,7 @@ struct Connection {
     attached: Option<SessionId>,
 }
 
-/// What of a declared semaphore was out of service before a step.
+/// The parts of a declared semaphore that were out of service before a step.
 struct OutOfService {
     paused: bool,
     in_use: u32,
@@ -146,7 +146,7 @@ struct OutOfService {
     held: BTreeSet<u16>,
 }
 
-/// Whether a semaphore is as a change leaves it.
+/// Whether a semaphore is in the state that a change leaves.
 fn is_made(change: ServiceChange, record: &DeclarationRecord) -> bool {
     let Service { paused, slots_out } = &record.service;
     match change {
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// What is out of service, if that is stored, of the semaphores that are declared.
+    /// What is out of service of each declared semaphore; nothing while changes wait for the store.
     fn out_of_service(&self) -> BTreeMap<&'static [u8], OutOfService> {
         if !self.core.is_stored() {
             return BTreeMap::new();
@@ -321,7 +321,7 @@ impl Run {
         self.holders(name).iter().flat_map(|(holder, _)| holder.slots.iter().copied()).collect()
     }
 
-    /// What was out of service before a step was not granted in it: a change takes effect when it is stored.
+    /// Checks that a step granted nothing that was out of service before it: a change takes effect when it is stored.
     fn check_service(&self, name: &'static [u8], before: &OutOfService) {
         let held = self.held_slots(name);
         let is_taken = |slot: &&u16| held.contains(slot) && !before.held.contains(slot);
@@ -545,8 +545,6 @@ impl Run {
         }
     }
 
-    // The disk.
-
     fn take(&mut self) {
         if self.batch.is_none() {
             self.batch = self.core.take_batch(BatchLimit { changes: 4, ..BatchLimit::NONE });
@@ -645,8 +643,8 @@ impl Run {
         declared.into_iter().map(|declared| (static_name(&declared.record.name), declared.record)).collect()
     }
 
-    /// After a failure no client waits for the store, and a leased session holds what it was told or what an earlier process
-    /// had stored.
+    /// After a failure, no client waits for the store, and a leased session holds only what it was told or what an earlier
+    /// process had stored.
     fn check_failed(&self) {
         for connection in &self.connections {
             let is_storing = self.core.is_storing_for(connection.session.id(), &connection.mailbox);
@@ -681,8 +679,6 @@ impl Run {
         // A session whose open was not answered yet may exist or not; no client has its key.
         self.start(is_mark_stored);
     }
-
-    // The answers to clients.
 
     fn read(&mut self) {
         for by in 0..CONNECTIONS {
@@ -804,8 +800,6 @@ impl Run {
         );
         self.highest = self.highest.max(state.generation.0);
     }
-
-    // The invariants.
 
     fn check(&self) {
         self.core.check_ledger().unwrap();

@@ -15,7 +15,7 @@ pub(super) type Comparable = ((Namespace, Vec<u8>), bool, Listed);
 const STEP_ENTRIES: usize = 128;
 const STEP_BYTES: usize = 64 * 1024;
 
-/// As many grants of three names end in one step.
+/// The number of grants of three names that end in one step.
 const ENDED_IN_A_STEP: usize = 16;
 
 /// Names so long that a step has one of them, or two, or three, or many.
@@ -51,7 +51,7 @@ enum Turn {
     Next,
 }
 
-/// A listing that has come this far.
+/// A listing in progress.
 #[derive(Default)]
 struct Begun {
     /// The sessions that are left.

@@ -124,7 +124,7 @@ pub struct Session {
 /// The client of a connection.
 #[derive(Clone)]
 pub struct Client {
-    /// What its shares are counted for.
+    /// The client that its shares are counted for.
     pub share: ClientKey,
     pub shown: SessionClient,
 }
@@ -174,7 +174,7 @@ struct Part {
     maximum: u32,
     /// It is resolved when its turn comes; until then, the kind in the key means nothing.
     resolves: Option<Permitted>,
-    /// The only slot that will do.
+    /// The only slot that the request accepts.
     wanted_slot: Option<u16>,
     is_shared: bool,
     /// Its position in the request.
@@ -245,8 +245,6 @@ impl Model {
     fn interval(&self) -> u64 {
         self.unix().0 / INTERVAL_S
     }
-
-    // Names.
 
     pub fn name(&self, key: Key) -> Option<&Name> {
         self.names.iter().find(|name| name.key == key)
@@ -367,7 +365,6 @@ impl Model {
         Ok(())
     }
 
-    /// Invariant 6.
     /// Resources in use, requests that wait, and the capacity of a semaphore with what is available of it.
     pub fn inspect(&self, key: Key) -> Result<(u32, usize, u32, u32), Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
@@ -390,6 +387,7 @@ impl Model {
         Ok(())
     }
 
+    /// Removes the names that nothing refers to (invariant 6).
     pub fn sweep(&mut self, namespace: Namespace) {
         let interval = self.interval();
         let is_collected = |name: &&Name| {
@@ -401,8 +399,6 @@ impl Model {
         let collected: Vec<_> = self.names.iter().filter(is_collected).map(|name| name.key).collect();
         self.names.retain(|name| !collected.contains(&name.key));
     }
-
-    // Plain operations.
 
     pub fn plain_acquire(
         &mut self,
@@ -454,8 +450,6 @@ impl Model {
         own.map(|(key, (_, resources))| (key, resources)).collect()
     }
 
-    // Sessions.
-
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.iter().find(|session| session.id == id)
     }
@@ -475,8 +469,6 @@ impl Model {
         let kind = Kind::Connection(Attachment::None);
         self.add_session(connection.session(), label, client, kind);
     }
-
-    // Shares of clients.
 
     fn client(&self, id: SessionId) -> ClientKey {
         self.session(id).unwrap().client.share
@@ -745,8 +737,6 @@ impl Model {
         self.session(id).map(|session| session.id).ok_or(Refusal::NoSuchSession)
     }
 
-    // Requests.
-
     /// The session of a request, and its cached reply.
     fn begin(
         &mut self,
@@ -889,7 +879,7 @@ impl Model {
         })
     }
 
-    /// Those of a session newest first, so that none is granted in between.
+    /// The waiters of a session are canceled newest first, so that none is granted in between.
     pub fn cancel_waiting(&mut self, what: Cancellation) -> Result<u64, Refusal> {
         let is_meant = |grant: &&Grant| match what {
             _ if grant.wait.is_none() => false,
@@ -957,7 +947,7 @@ impl Model {
         })
     }
 
-    /// Others are served afterwards.
+    /// The caller serves the queues afterwards.
     fn revoke_grant_now(&mut self, grant: GrantId, grace_ms: u32) -> Result<(), Refusal> {
         let now_ms = self.now_ms;
         let found = self.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
@@ -985,7 +975,7 @@ impl Model {
         })
     }
 
-    /// Without a grace period the session ends, but nobody is served yet: several sessions may end in one step.
+    /// Without a grace period the session ends, but no queue is served yet: several sessions may end in one step.
     fn revoke_session_now(&mut self, id: SessionId, grace_ms: u32) -> Result<(), Refusal> {
         if self.begin_revocation(id, grace_ms)? <= self.now_ms {
             self.end(id, EventKind::Revoked, Refusal::Revoked);
@@ -993,7 +983,7 @@ impl Model {
         Ok(())
     }
 
-    /// A session ends with the grace period. Returns when that is.
+    /// Begins the grace period of a session. Returns when it ends, and the session with it.
     fn begin_revocation(&mut self, id: SessionId, grace_ms: u32) -> Result<u64, Refusal> {
         let now_ms = self.now_ms;
         let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
@@ -1033,8 +1023,6 @@ impl Model {
             Kind::Leased { connection, .. } => connection,
         }
     }
-
-    // Declared semaphores.
 
     pub fn declaration(&self, key: Key) -> Option<&Declared> {
         self.name(key)?.declared.as_ref()
@@ -1228,7 +1216,7 @@ impl Model {
         })
     }
 
-    /// A change that leaves everything as it is, is none.
+    /// A change that leaves everything as it is gets no generation.
     fn change_if(&mut self, key: Key, mut after: Declared, is_changed: bool) -> Answer {
         if is_changed {
             self.last_id += 1;
@@ -1440,8 +1428,6 @@ impl Model {
         })
     }
 
-    // Waiting until a name is idle.
-
     pub fn await_idle(
         &mut self,
         (connection, token): (ConnectionId, Token),
@@ -1510,8 +1496,6 @@ impl Model {
             }
         }
     }
-
-    // Queues.
 
     pub fn find(&self, id: GrantId) -> Option<&Grant> {
         self.grants.iter().find(|grant| grant.id == id.0)
@@ -1728,8 +1712,6 @@ impl Model {
         }
     }
 
-    // Time.
-
     /// Advances the time by one tick of the server, and ends everything whose deadline has passed.
     pub fn tick(&mut self, by_ms: u64) {
         self.now_ms += by_ms;
@@ -1802,8 +1784,6 @@ impl Model {
         }
         self.serve();
     }
-
-    // The visible state.
 
     pub fn holders(&self, key: Key) -> Vec<Listed> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
