@@ -23,7 +23,7 @@ fn a_span_is_seconds_or_has_a_unit() {
 
 #[test]
 fn a_time_of_day_is_that_of_utc() {
-    // As date(1) has them.
+    // Taken from date(1).
     for (unix_s, expected) in [
         (0, "1970-01-01T00:00:00Z"),
         (951_782_399, "2000-02-28T23:59:59Z"),
@@ -37,7 +37,7 @@ fn a_time_of_day_is_that_of_utc() {
         let time = UnixMilliseconds(unix_s * 1000 + 7);
         assert_eq!(time.to_string().parse(), Ok(time));
     }
-    assert!(!UnixSeconds(u64::MAX).to_string().is_empty(), "whatever a server says");
+    assert!(!UnixSeconds(u64::MAX).to_string().is_empty(), "any time of a server can be shown");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing found with the functions that it runs (`tests/fuzz`).
+//! Replays the inputs that fuzzing found, with the functions of the fuzz targets (`tests/fuzz`).
 
 #[path = "../../../../tests/fuzz/src/lib.rs"]
 pub mod fuzz;

@@ -25,7 +25,7 @@ fn parse<R>(opcode: u8, body: &[u8], read: impl FnOnce(Result<Extended<'_>, Stat
     read(frame.parse_extended())
 }
 
-/// The same, only the status.
+/// Parses a body with `parse`. Returns only the status.
 fn status_of(opcode: ExtendedOpcode, body: &[u8]) -> Status {
     parse(opcode.code(), body, |parsed| parsed.err().unwrap_or(Status::NoError))
 }
@@ -74,12 +74,12 @@ fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
     body.put_u64(1);
     body.put_u64(0);
     body.put_u16(rows.len() as u16);
-    // All bits but the flag of a place, which receivers ignore.
+    // All bits except the flag of a place; receivers ignore them.
     body.put_u16(0xfffd);
     for (resources, maximum, namespace, name) in rows {
         body.put_u32(*resources);
         body.put_u32(*maximum);
-        // All flags but that of a slot, which receivers ignore.
+        // All flags except that of a slot; receivers ignore them.
         body.put_slice(&[*namespace, 0xfe]);
         body.put_u16(name.len() as u16);
     }

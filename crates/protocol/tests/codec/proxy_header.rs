@@ -105,13 +105,13 @@ fn the_length_fits_the_addresses_and_the_limit() {
     let longest = header(0x21, 0x11, &[&IPV4[..], &[0; 508]].concat());
     assert_eq!(longest.len(), PROXY_HEADER_BYTES_MAX);
     assert_eq!(ProxyHeader::parse(&longest), complete(536, Some("192.0.2.7:4660")));
-    // The announced length is enough to know.
+    // The announced length is enough to refuse it.
     let longer = header(0x20, 0x00, &[0; 521]);
     let error = ProxyHeaderError::TooLong { announced: 521 };
     assert_eq!(ProxyHeader::parse(&longer[..FIXED_BYTES]), Err(error));
 }
 
-/// How a server takes these bytes where a frame is expected. It answers the first of them before it closes the connection.
+/// The error for these bytes where a server expects a frame. It answers the first of them before it closes the connection.
 fn in_place_of_a_frame(bytes: &[u8]) -> DecodeError {
     let (mut codec, mut received) = (RequestCodec::default(), BytesMut::from(bytes));
     assert!(codec.decode(&mut received).unwrap().is_some());

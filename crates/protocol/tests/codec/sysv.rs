@@ -3,7 +3,7 @@
 use super::*;
 use signalbox_protocol::{LABEL_BYTES_MAX, SysvOpcode, SysvRequest};
 
-/// How many groups and how long a label a server reads from an OpenProcess with these.
+/// The number of groups and the length of the label that a server reads from an OpenProcess with these.
 fn open_process(groups: usize, label: usize) -> Result<(usize, usize), Status> {
     let mut frame = BytesMut::from(&[0x90, SysvOpcode::OpenProcess.code(), 0, 0][..]);
     frame.put_u32((16 + 2 + 4 * groups + 2 + label) as u32);

@@ -27,7 +27,7 @@ fn vectors() -> Vec<Vector> {
             continue;
         }
         if line.starts_with(' ') {
-            continue; // The second line of what the frame says.
+            continue; // The second line of the frame's description.
         }
         let (title, _) = line.split_once(": ").unwrap();
         let (operation, kind) = title.split_once(' ').unwrap();
@@ -42,7 +42,7 @@ fn operation(code: u8) -> Option<String> {
     extended.or_else(|| SysvOpcode::from_code(code).map(|opcode| format!("{opcode:?}")))
 }
 
-/// A response to a request, encoded again by what a client reads of it.
+/// A response to a request, encoded again from what a client reads of it.
 fn response_again(request: &Parsed<'_>, frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     let failed = |response: ExtendedResponse<'_>| {
         let mut out = Vec::new();
@@ -115,7 +115,7 @@ fn for_each_response(mut check: impl FnMut(&Parsed<'_>, &Vector)) {
     }
 }
 
-/// The response or notice in these bytes, encoded again by what a client reads of it.
+/// The response or notice in these bytes, encoded again from what a client reads of it.
 fn frame_again(request: &Parsed<'_>, kind: &str, bytes: &[u8]) -> Result<Vec<u8>, BodyError> {
     let frame = decoded(bytes);
     let again = if kind == "notice" { notice_again(&frame) } else { response_again(request, &frame) };
@@ -136,7 +136,7 @@ fn optional_bytes(request: &Parsed<'_>) -> Option<usize> {
     }
 }
 
-/// Whether the body of a response is a text, which ends where the body does.
+/// Whether the body of a response is a text, whose end is the end of the body.
 fn is_text(operation: &str, bytes: &[u8]) -> bool {
     operation == "Export" || ![Status::NoError, Status::Queued].map(Status::code).contains(&bytes[2])
 }

@@ -1,4 +1,4 @@
-//! Changed bits in the file: it is refused and left as it is, or the changed bits do not matter. No acknowledged commit is
+//! A file with changed bits is refused and left as it is, or the changed bits do not matter. No acknowledged commit is
 //! rolled back without a message.
 
 use std::fs::{self, OpenOptions};

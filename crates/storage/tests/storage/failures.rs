@@ -45,7 +45,7 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
     };
     let mut state = State::new();
     let mut outcome = Outcome::Unharmed;
-    // What failed last is committed again before anything else.
+    // The changes that failed last are committed again before any others.
     let mut in_doubt: Option<&[Change]> = None;
     let mut ahead = history.iter();
     for _ in 0..COMMITS {

@@ -44,7 +44,7 @@ fn any_part() -> impl Strategy<Value = PartRecord> {
 /// Any record that the types allow.
 pub fn any_record() -> impl Strategy<Value = Record> {
     let origin = prop_oneof![Just(Origin::Request), Just(Origin::Configuration)];
-    // Many are encoded in another way.
+    // Long lists are encoded in another way.
     let slots_out = prop_oneof![
         8 => any::<Vec<u16>>(),
         1 => (1..32_usize).prop_map(|step| (0..=u16::MAX).step_by(step).collect()),

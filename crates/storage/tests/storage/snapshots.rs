@@ -83,7 +83,7 @@ fn a_snapshot_of_a_file_that_was_opened_again_since_is_not_read_on() {
         ControlFlow::Continue(())
     });
     assert!(matches!(read, Err(StorageError::Unusable { .. })), "{read:?}");
-    assert_eq!(found, [a_session(1)], "and nothing of what was written later");
+    assert_eq!(found, [a_session(1)], "nothing that was written later is read");
     let mut later = 0;
     let read = storage.snapshot().unwrap().read(&mut |_| {
         later += 1;

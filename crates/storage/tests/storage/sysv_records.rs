@@ -117,7 +117,7 @@ fn a_result(process: u64, request: u64, answer: StoredAnswer) -> ResultRecord {
     ResultRecord { process: ProcessId(process), request: RequestId(request), answer }
 }
 
-/// What a process adds when it uses a set.
+/// The changes that a process makes when it uses a set.
 pub fn use_of_a_set(some: u64) -> Vec<Change> {
     let (process, set) = (some % 5, (some / 5 % 4) as i32);
     let records = [

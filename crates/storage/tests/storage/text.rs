@@ -70,7 +70,7 @@ fn a_check_does_not_change_an_unclean_file() {
     let mut life = Life::new(8);
     let mut storage = open(&data).unwrap();
     (0..20).for_each(|_| storage.commit(&life.changes()).unwrap());
-    // The disk of an open store is what an unclean end leaves.
+    // The file of an open store is as an unclean end leaves it.
     fs::create_dir(&copy).unwrap();
     fs::copy(data.join(FILE_NAME), copy.join(FILE_NAME)).unwrap();
     let bytes = fs::read(copy.join(FILE_NAME)).unwrap();
