@@ -151,7 +151,7 @@ mod tests {
     fn there_is_one_warning_30_7_and_1_days_before_and_one_at_the_end() {
         let (warned, of, day) = (Warned::default(), token(0, 100 * DAY_S), |day: u64| day * DAY_S);
         let mut found = Vec::new();
-        // Every half of a day.
+        // Every half day.
         for now in (0..day(110)).step_by(DAY_S as usize / 2) {
             let warnings = warned.next(vec![of.clone()], UnixSeconds(now));
             found.extend(warnings.into_iter().map(|warning| (now, warning)));

@@ -303,7 +303,7 @@ mod tests {
     use signalbox_model::{SessionId, SessionKey};
     use signalbox_storage::Memory;
 
-    /// A store with so many sessions, each of which is half a part or more.
+    /// A store with this many sessions, each of which fills half a part or more.
     fn filled(sessions: u64) -> Box<dyn Storage> {
         let mut storage = Memory::default().open();
         let session = |number| {

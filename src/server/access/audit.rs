@@ -207,7 +207,7 @@ mod tests {
         Client { address: ClientAddress::of_peer(address.parse().unwrap()), certificate: Arc::default() }
     }
 
-    /// A log, and what reads its lines.
+    /// An audit log, and a function that reads its lines.
     fn opened() -> (Audit, impl Fn() -> Vec<Value>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         let audit = Audit::default();
@@ -230,7 +230,7 @@ mod tests {
             let text = lines[0][field].as_str().unwrap();
             assert!(text.len() <= FIELD_MAX && text.ends_with("é…"), "{field}: {text}");
         }
-        assert_eq!(shortened("é".repeat(FIELD_MAX / 2)), "é".repeat(FIELD_MAX / 2), "it has room");
+        assert_eq!(shortened("é".repeat(FIELD_MAX / 2)), "é".repeat(FIELD_MAX / 2), "it fits");
     }
 
     #[test]

@@ -199,7 +199,7 @@ mod tests {
     use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::*;
 
-    /// With a certificate that has these names.
+    /// A client with a certificate that has these names.
     fn client(ip: &str, names: &[&str]) -> Client {
         let address = ClientAddress::of_peer(SocketAddr::new(ip.parse().unwrap(), 1));
         Client { address, certificate: names.iter().map(|name| name.parse().unwrap()).collect() }

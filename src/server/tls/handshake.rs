@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that never gets so far that it needs a certificate.
+    /// For handshakes that end before the server needs a certificate.
     #[derive(Debug)]
     struct NoCertificate;
 
