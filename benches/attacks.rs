@@ -1,6 +1,6 @@
-//! How long honest clients wait while another client has used up its share of a resource and asks for more, beside how long they
-//! wait while it sends as many permitted Gets on as many connections, or opens as many connections; and the memory of the
-//! server during that time.
+//! The latency of honest clients while another client has used up its share of a resource and asks for more, compared with
+//! their latency while it sends as many permitted Gets on as many connections, or opens as many connections; and the memory
+//! of the server during that time.
 //!
 //! ```sh
 //! cargo bench --bench attacks
@@ -43,23 +43,23 @@ const SESSIONS_MAX: u64 = 20_000;
 const LIMITS: &str = "memory_max = '256M'\nclient_share = 12\n\
     session = { max_sessions = 20000, max_waiters = 2000, max_watches = 200 }\n";
 
-/// How long the attacker attacks before the run, and how long at most until it has used it up.
+/// The time for which the attacker attacks before the run, and the most that it may need to use up its share.
 const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_MAX: Duration = Duration::from_secs(60);
 
 /// What the process may need beyond its budget: its program, stacks, fragments, and requests in progress.
 const BEYOND: u64 = 64 << 20;
 
-/// The most that the honest clients' p99 may be in relation to the one beside Gets.
+/// The highest ratio of the honest clients' p99 to the one during Gets that is permitted.
 const BOUND: f64 = 1.5;
 
 /// Connections a second of the attacker that sends a ClientHello on each.
 const HELLOS_PER_S: f64 = 7300.0;
 
-/// What every waiting request waits for.
+/// The name that every waiting request waits for.
 const HELD: &[u8] = b"held by an honest client";
 
-/// A request for which nobody waits at the end of a round.
+/// The Noop at the end of a round.
 const LAST: Opaque = Opaque(*b"last");
 
 /// Hello, and the notices that follow.
@@ -124,7 +124,7 @@ enum Attack {
     Incomplete,
     /// It opens 7,300 connections a second, sends the same ClientHello on each, and resets it.
     Hellos,
-    /// It opens as many, and sends nothing. The others are compared with Gets, and the one above with this.
+    /// It opens as many connections, and sends nothing. `Hellos` is compared with this, the other attacks with Gets.
     #[value(skip)]
     Connects,
     /// It sends nothing, and keeps a core busy. What this costs the honest clients is not the server's doing.
@@ -221,7 +221,7 @@ impl Attacker {
 
     fn add(&mut self, attack: Option<Attack>, number: u32) {
         self.requests += 1;
-        // As if it had all answers. Otherwise the limit of unanswered requests refuses it, before its share does.
+        // The request claims that all others were answered. Otherwise the limit of unanswered requests, not the share, refuses it.
         let own = RequestId(self.requests.into());
         let ids = RequestIds { own, lowest_unanswered: own };
         let opaque = Opaque(self.requests.to_be_bytes());
@@ -270,9 +270,9 @@ impl Attacker {
         }
     }
 
-    /// So that its kernel keeps no port of it.
+    /// The reset makes its kernel free the port at once.
     fn reset_when_dropped(&self) {
-        // One that the server has closed cannot be set so.
+        // This fails if the server has closed the connection.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
@@ -364,14 +364,14 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
                 Some(Attack::BusyCore) => std::hint::spin_loop(),
                 Some(Attack::Incomplete) => {
                     attacker.add(attack, number);
-                    // One that is full is closed.
+                    // A connection whose socket is full is closed.
                     let _ = attacker.send();
                     *attacker = connect();
                 }
                 Some(Attack::Stats) => {
                     if attacker.out.is_empty() {
                         (0..20).for_each(|_| attacker.add(attack, number));
-                        attacker.stream.set_nonblocking(true).expect("a socket can be set so");
+                        attacker.stream.set_nonblocking(true).expect("a socket can be nonblocking");
                     }
                     attacker.send_some();
                 }
@@ -397,7 +397,7 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
     }
 }
 
-/// What a run has shown.
+/// The results of a run.
 struct Run {
     p99_us: f64,
     used_bytes: u64,
@@ -449,7 +449,7 @@ fn honest(loaded: &mut Loaded, rate: f64, seconds: f64) -> Record {
     outcome.unwrap_or_else(|error| panic!("honest clients are served: {error}")).record
 }
 
-/// The most that the process has had resident.
+/// The peak of the process's resident memory.
 fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has the peak");

@@ -1,5 +1,5 @@
 //! What a cluster costs: the time from the end of a leader to the first grant of the next one, what clients see of it, and
-//! durable grants beside a bare loop of the same transactions on the same etcd.
+//! durable grants compared with a bare loop of the same transactions on the same etcd.
 //!
 //! `cargo bench --bench cluster -- failover`, `-- clients` and `-- pairs`; `docs/performance.md` describes
 //! what is compared.
@@ -38,13 +38,13 @@ use support::servers::{find, program, quiet};
 use support::statistics::median;
 use tempfile::TempDir;
 
-/// The least of the bare loop's rate that is to be reached.
+/// The share of the bare loop's rate that must be reached.
 const OF_THE_BARE_LOOP: f64 = 0.6;
 
 /// Bytes of a record: about those of a grant of a short name.
 const RECORD_BYTES: usize = 72;
 
-/// What systemd would call each run of the service.
+/// The id that systemd would give to each run of the service.
 const INVOCATION: &str = "bench";
 
 /// How long anything may take before the benchmark gives up.
@@ -361,15 +361,15 @@ fn loaded(arguments: &Arguments, timing: Timing) -> Cluster {
 /// The time to live of the leases of `clients`.
 const TTL: Duration = Duration::from_secs(30);
 
-/// What clients of one kind have seen of the end of a leader.
+/// The effects of a leader's end on clients of one kind.
 struct Seen {
-    /// The longest operation of one that holds something.
+    /// The longest operation of a client that holds something.
     holding: Duration,
-    /// From the end until one was granted what it waited for, which was free at the end.
+    /// The time from the end until a client was granted what it waited for, which was free at the end.
     waiting: Duration,
 }
 
-/// All know one node, which only relays.
+/// All clients know one node, which only relays.
 fn clients(arguments: &Arguments) {
     let timing = Timing::new(Duration::from_secs(arguments.renew_deadline.into())).expect("2 to 60 seconds");
     println!(
@@ -463,7 +463,7 @@ fn see_with_the_rust_client(
     seen
 }
 
-/// Clients as docs/http.md has them.
+/// Runs clients that use HTTP as docs/http.md describes.
 fn see_over_http(
     http: SocketAddr,
     run: usize,
@@ -618,8 +618,8 @@ fn pairs(arguments: &Arguments) {
     println!("median {ratio:.2} of the bare loop's commits; at least {OF_THE_BARE_LOOP} asked: {verdict}");
 }
 
-/// The same transactions by themselves, below other keys: half of the changes are new records, and half are deletions of
-/// what came with the commit before, as grants and releases come.
+/// Commits the same transactions without a server, below other keys: half of the changes are new records, and half delete
+/// the records of the previous commit, as grants and releases do.
 fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -> f64 {
     let keys = Keys::new("bare");
     let marker = Marker { epoch: 1, commit: 0 };

@@ -34,7 +34,7 @@ fn decode_requests(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(frames.into()));
         group.bench_function(frames.to_string(), |bencher| {
             let bytes = requests(frames);
-            // A buffer of its own each time, which is filled outside of what is timed.
+            // Each iteration has a buffer of its own, which is filled outside the measured time.
             bencher.iter_batched_ref(
                 || bytes.clone(),
                 |buffer| {

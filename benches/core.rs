@@ -11,7 +11,7 @@ use signalbox_model::UnixSeconds;
 
 const NAMES: u32 = 10_000;
 const NAMES_MANY: u32 = 1_000_000;
-/// From one name to the next. It shares no factor with the number of names, so the next one is not in the cache by order.
+/// The step from one name to the next. It shares no factor with the number of names, so the next one is not in the cache by order.
 const STRIDE: usize = 7919;
 const NOW: UnixSeconds = UnixSeconds(1_000_000_050);
 const SPACE: Namespace = Namespace::Semaphores;
@@ -136,7 +136,7 @@ fn sessions(criterion: &mut Criterion) {
             end(&core, session);
         });
     });
-    // Of few the session remembers where their handles are; of many, releases look in the map.
+    // Of few names, the session remembers where their handles are; of many, releases look in the map.
     for held in [16, 1024] {
         group.throughput(Throughput::Elements(2));
         group.bench_function(format!("acquire one, release the {held}th last"), |bencher| {

@@ -1,5 +1,5 @@
-//! What it costs to be answered only when it is on disk: grants and releases of leased sessions with a data directory,
-//! beside what the disk and the embedded engine can do by themselves, and beside RabbitMQ's queues used as a semaphore.
+//! What it costs to answer only when a change is on disk: grants and releases of leased sessions with a data directory,
+//! compared with what the disk and the embedded engine can do by themselves, and with RabbitMQ's queues used as a semaphore.
 //!
 //! `cargo bench --bench durable`; `docs/performance.md` describes what is compared.
 
@@ -30,12 +30,12 @@ use support::ports::free_ports;
 use support::servers::{find, program, quiet, start_durable_signalbox};
 use tempfile::TempDir;
 
-/// The most of the engine's own rate, and the least of RabbitMQ's, that is to be reached.
+/// The ratios to the engine's own rate, and to RabbitMQ's, that must be reached.
 const OF_THE_ENGINE: f64 = 0.6;
 const OF_RABBITMQ: f64 = 20.0;
 
-/// The longest that a start with a million declared semaphores may take, in seconds, and the most that each may be
-/// resident with.
+/// The longest time that a start with a million declared semaphores may take, in seconds, and the most resident memory
+/// for each of them.
 const LOAD_S: f64 = 5.0;
 const DECLARED_BYTES: f64 = 250.0;
 
@@ -132,7 +132,7 @@ fn start_with(declared: u32) {
     );
 }
 
-/// How often was stored, and how many changes.
+/// The number of commits, and of changes in them.
 fn stored(address: SocketAddr) -> (u64, u64) {
     (statistic(address, "store_commits"), statistic(address, "store_changes"))
 }
@@ -149,11 +149,11 @@ fn start(folder: TempDir) -> (f64, u64, u64) {
 
 fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel tells it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel reports it");
     line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
 }
 
-/// Keeps semaphores in a data directory, as a server does that was asked to declare them.
+/// Stores declared semaphores in a data directory, as a server does.
 fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error>> {
     const TOGETHER: u32 = 50_000;
     let mut storage = FileStorage::open(directory)?;
@@ -166,7 +166,7 @@ fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error
     Ok(())
 }
 
-/// How often a page of a file is overwritten and flushed.
+/// The rate at which a page of a file can be overwritten and flushed.
 fn flushes_per_s(time: Duration) -> f64 {
     let folder = scratch();
     let file = File::create(folder.path().join("page")).expect("a scratch file can be made");
@@ -180,8 +180,8 @@ fn flushes_per_s(time: Duration) -> f64 {
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-/// The engine's commits by themselves: as many changes each, half of them new records and half of them deletions of
-/// what came with the commit before, as grants and releases come.
+/// The rate of the engine's commits by themselves, each with as many changes: half are new records, and half delete the
+/// records of the previous commit, as grants and releases do.
 fn engine_commits_per_s(changes: usize, time: Duration) -> f64 {
     let folder = scratch();
     let database = Builder::new().create(folder.path().join("engine.redb")).expect("a database can be made");
@@ -292,8 +292,8 @@ impl Rabbit {
         rabbit
     }
 
-    /// Slots taken and given back as the document says. Each client tries a slot of its own first, which nobody else
-    /// has, so none has to search.
+    /// Slots taken and given back as the document says. Each client first tries a slot of its own, which no other
+    /// client has, so none has to search.
     fn pairs_per_s(&self, clients: usize, time: Duration) -> f64 {
         let enter = |number| {
             let mut client = Amqp::connect(self.address).expect("RabbitMQ accepts");
@@ -304,7 +304,7 @@ impl Rabbit {
         let work = |(client, [slot, holder]): &mut (Amqp, [String; 2])| {
             let taken =
                 client.find(slot).and_then(|()| client.make_own(holder)).and_then(|()| client.find(slot));
-            taken.and_then(|()| client.delete(holder)).expect("nobody else wants the slot");
+            taken.and_then(|()| client.delete(holder)).expect("no other client wants the slot");
         };
         repeat(clients, time, enter, work)
     }

@@ -1,6 +1,7 @@
-//! Instructions of a pair of Acquire and Release, of the core and of the codec by themselves, and of a pair of AcquireGrant and
-//! ReleaseGrant of a leased session, without and with a history of grants: unlike times, they are the same on every run. Counted by valgrind's callgrind (Debian's package `valgrind`), as the difference between a
-//! short run and a long one, so that what comes once does not count.
+//! The instructions of a pair of Acquire and Release, in the core and in the codec alone, and of a pair of AcquireGrant and
+//! ReleaseGrant of a leased session, without and with a history of grants. Unlike times, they are the same in every run.
+//! Valgrind's callgrind (Debian's package `valgrind`) counts them for a short run and a long one; the difference leaves out
+//! what is done only once.
 //!
 //! ```sh
 //! cargo bench --bench instructions
@@ -49,7 +50,7 @@ fn main() {
     }
 }
 
-/// What a run of this program takes altogether.
+/// The instructions of a whole run of this program.
 fn instructions(what: &str, pairs: u32) -> Option<u64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new("valgrind")
@@ -71,7 +72,7 @@ fn core_pairs(pairs: u32) {
     let names: Vec<String> = (0..NAMES).map(|number| format!("name-{number:010}")).collect();
     let pair = |session: &mut _, name: &str| {
         let name = name.as_bytes();
-        core.acquire(Namespace::Counters, name, claim, session, now).expect("nobody else holds it");
+        core.acquire(Namespace::Counters, name, claim, session, now).expect("no other session holds it");
         core.release(Namespace::Counters, name, 1, session, now).expect("just acquired");
     };
     let mut first = core.open_session();
@@ -109,7 +110,7 @@ fn leased_pairs(pairs: u32, is_recorded: bool) {
         let Outcome::Answered(Answer::Granted(granted)) =
             core.acquire_grant(call(request), &[want], queueing, now)
         else {
-            panic!("nobody else holds it");
+            panic!("no other session holds it");
         };
         core.release_grant(call(request + 1), granted.grant, false, now);
         if number % TAKEN == 0 {

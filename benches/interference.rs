@@ -1,11 +1,11 @@
-//! How long a few clients wait for their answers while the server has much else to do.
+//! How long a few clients wait for their answers while the server has much other work.
 //!
-//! `cargo bench --bench interference` puts a fixed load of half of what the server can do on 50 connections, and
-//! beside it in turn: nothing, Dumps of a million names, the end of a connection that holds a million names, a sweep
+//! `cargo bench --bench interference` puts a fixed load of half of what the server can do on 50 connections, and adds
+//! other work in turn: nothing, Dumps of a million names, the end of a connection that holds a million names, a sweep
 //! that removes a million names, a thousand connections a second that come and go, 100,000 requests that wait for one
-//! name until they time out, and 100,000 sessions with grants that expire together. Each is set beside the same server
-//! without that work, and beside the floor, which has no such work; there a process burns as much CPU as the other work
-//! takes of the server and of its clients, because on a machine of few cores being displaced from them is most of the wait.
+//! name until they time out, and 100,000 sessions with grants that expire together. Each is compared with the same server
+//! without that work, and with the floor, which has no such work. Beside the floor, a process burns as much CPU as the other
+//! work takes from the server and its clients, because on a machine with few cores most of the wait is for a core.
 
 mod support;
 
@@ -33,22 +33,22 @@ const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
 const NAMES: u32 = 10_000;
 const CONNECTIONS_PER_S: u32 = 1000;
 
-/// Most that a percentile may be in relation to what it is compared with.
+/// The highest ratio of a percentile to the one that it is compared with that is permitted.
 const BOUND: f64 = 2.0;
 
-/// How long after each other holders of a million names end.
+/// The time between the ends of two holders of a million names.
 const END_PERIOD: Duration = Duration::from_millis(1500);
 
-/// How long before a sweep: this many names a second can be taken and given back meanwhile, on any machine. And no sweep at all
-/// during a run.
+/// The rate at which any machine can acquire and release names, which gives the time before a sweep; and an interval so long
+/// that no sweep comes during a run.
 const NAMES_PER_S: u32 = 250_000;
 const SWEEP_NEVER_S: u32 = 3600;
 
-/// How often to look whether a sweep has begun, and for how long.
+/// The interval between checks whether a sweep has begun, and the longest time to wait for one.
 const SWEEP_POLL: Duration = Duration::from_millis(10);
 const SWEEP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// In what stretches a process burns beside the floor where the work is spread over the time.
+/// The period in which a process burns CPU beside the floor if the work is spread over the time.
 const SPREAD_PERIOD: Duration = Duration::from_millis(10);
 
 /// Requests that wait, and sessions; how many of them a connection asks for at once; how long they live.
@@ -56,13 +56,13 @@ const MANY: u32 = 100_000;
 const OF_A_CONNECTION: u32 = 1000;
 const TTL_MS: u32 = 1000;
 
-/// After each batch, so that the asking itself leaves the load its cores.
+/// The pause after each batch of requests, so that they leave the load its cores.
 const BATCH_PAUSE: Duration = Duration::from_millis(8);
 
 /// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT PERIOD_MS`.
 const BURN: &str = "--burn";
 
-/// Measures the latency of some beside the work for others
+/// Measures the latency of some clients while the server works for others
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Work beside which to measure
@@ -89,7 +89,7 @@ struct Arguments {
     from_cargo: FromCargo,
 }
 
-/// What the server does beside.
+/// The other work of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Work {
     Nothing,
@@ -112,7 +112,7 @@ impl Work {
         Self::Sessions,
     ];
 
-    /// In what stretches the work comes: at once each time that a holder ends, or spread over the time.
+    /// The period in which the work comes: at once each time that a holder ends, or spread over the time.
     fn period(self) -> Duration {
         match self {
             Self::Disconnect => END_PERIOD,
@@ -181,7 +181,7 @@ fn main() {
     }
 }
 
-/// Of signalbox and of the floor, the lower: both get the same rate.
+/// Half of the lower of the maximum rates of signalbox and the floor, as both get the same rate.
 fn half_of_the_maximum() -> f64 {
     let maximum = |kind: Kind| {
         let mut loaded = connect(kind.start());
@@ -203,13 +203,13 @@ fn run(loaded: &mut Loaded, seconds: f64, pace: Pace) -> Record {
     outcome.record
 }
 
-/// Percentiles of a run in microseconds, and the cores that the work beside took.
+/// Percentiles of a run in microseconds, and the cores that the other work took.
 #[derive(Clone, Copy)]
 struct Figures {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// How late the generator itself came to requests.
+    /// The p99.9 of the delay with which the generator itself sent requests.
     own_p999_us: f64,
     cores_beside: f64,
 }
@@ -274,15 +274,14 @@ fn print_line(beside: &str, server: &str, figures: Figures, compared: &str) {
     );
 }
 
-/// A run on a fresh server, on whose semaphores the work is done, by connections of its own. `alone_cores` is what the server
-/// takes without it. What the work takes is the server's and that of its clients, who take it from the same cores.
+/// A run on a fresh server, on whose semaphores the work is done, by connections of its own. `alone_cores` is the server's CPU
+/// without it. The CPU of the work includes that of its clients, which run on the same cores.
 fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Arguments) -> Figures {
     let gc_interval_s =
         if work == Work::Sweep { 2 + arguments.names.div_ceil(NAMES_PER_S) } else { SWEEP_NEVER_S };
     let mut loaded = connect(start_signalbox(gc_interval_s));
     let address = loaded.server.semaphores.expect("signalbox serves semaphores");
-    // Before the run: what it costs to make the names is not what is measured, nor what it costs to give back those that
-    // are swept.
+    // Before the run, so that creating names, and releasing those that are swept, is not measured.
     let holders = match work {
         Work::Dump => 1,
         Work::Disconnect => (arguments.seconds / END_PERIOD.as_secs_f64()).ceil() as u32,
@@ -332,7 +331,7 @@ fn await_sweep(address: SocketAddr, names: u32) {
     let started = Instant::now();
     assert!(objects() >= names.into(), "a sweep came too early: take fewer names");
     while objects() >= names.into() {
-        assert!(started.elapsed() < SWEEP_PATIENCE, "a sweep removes what nobody holds");
+        assert!(started.elapsed() < SWEEP_PATIENCE, "a sweep removes names without holders");
         thread::sleep(SWEEP_POLL);
     }
     assert_eq!(statistic(address, "gc_count"), 0, "a sweep came too early: take fewer names");
@@ -342,7 +341,7 @@ fn await_sweep(address: SocketAddr, names: u32) {
 fn do_beside(work: Work, address: SocketAddr, holders: Vec<TcpStream>, is_over: &AtomicBool) {
     let is_over = || is_over.load(Ordering::Relaxed);
     match work {
-        // A sweep is at work by itself.
+        // A sweep runs by itself.
         Work::Nothing | Work::Sweep => {}
         Work::Dump => {
             while !is_over() {
@@ -382,7 +381,7 @@ fn wait_and_time_out(address: SocketAddr, is_over: impl Fn() -> bool) {
     }
 }
 
-/// Leased sessions with a grant each that nobody keeps alive.
+/// Leased sessions with a grant each that no client keeps alive.
 fn open_and_expire(address: SocketAddr, is_over: impl Fn() -> bool) {
     let mut asker = Asker::connect(address);
     while !is_over() {

@@ -1,7 +1,7 @@
 //! How memory and CPU grow with what the server has to keep: names, connections, clients of one name,
 //! and requests that wait for one.
 //!
-//! `cargo bench --bench scale` prints a table of each, and of Dumps beside those of yrmcdsd. `-- --csv FILE` writes
+//! `cargo bench --bench scale` prints a table of each, and of Dumps compared with those of yrmcdsd. `-- --csv FILE` writes
 //! the figures too, and `-- --svg FILE` draws them.
 
 #[path = "scale/plot.rs"]
@@ -29,10 +29,10 @@ use support::servers::{Kind, Server, start_signalbox};
 use support::statistics::median;
 use support::{Loaded, Shape, floor, pairs};
 
-/// Sweeps would be seen in the figures.
+/// So long that no sweep comes during a measurement.
 const GC_INTERVAL_S: u32 = 3600;
 
-/// What the tables are of, as they and the file call it.
+/// The subjects of the tables, as the tables and the file name them.
 const NAMES: &str = "held names";
 const CONNECTIONS: &str = "idle connections";
 const CLIENTS: &str = "clients of a name";
@@ -40,17 +40,17 @@ const DUMPS: &str = "dumped names";
 const WAITERS: &str = "waiters";
 const WAITING_SESSIONS: &str = "waiting sessions";
 
-/// Most names of a Dump, and how often it is made.
+/// The maximum number of names in a Dump, and the number of Dumps.
 const DUMP_NAMES_MAX: u32 = 1_000_000;
 const DUMP_RUNS: usize = 9;
 
-/// Requests that one connection waits for, and sessions that are opened between two looks at the answers.
+/// Requests that one connection waits for, and sessions that are opened before their answers are read.
 const WAITERS_OF_A_CONNECTION: u32 = 1000;
 
 /// How long they wait, and sessions live: until all is measured.
 const WAIT_MS: u32 = 3_600_000;
 
-/// Descriptors that this process and the server need beside those of the connections.
+/// Descriptors that this process and the server need in addition to those of the connections.
 const DESCRIPTORS_SPARE: u64 = 200;
 
 /// Connections from one address of loopback: well below the ports that the kernel gives to clients.
@@ -178,7 +178,7 @@ impl Figure {
 fn read(path: &Path) -> Vec<Figure> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = text.lines().skip(1);
-    lines.map(|line| Figure::parse(line).unwrap_or_else(|| panic!("{line:?} is no figure"))).collect()
+    lines.map(|line| Figure::parse(line).unwrap_or_else(|| panic!("{line:?} is not a figure"))).collect()
 }
 
 /// Lines on standard output and in the file.
@@ -225,7 +225,7 @@ impl Reading {
         Self { usage: usage(server), used_memory }
     }
 
-    /// Once the server has nothing to do any more.
+    /// A reading once the server has nothing more to do.
     fn after_rest(server: &Server) -> Self {
         after_rest(server);
         Self::of(server)
@@ -264,7 +264,7 @@ fn held_names(most: u32, table: &mut Table) {
     }
 }
 
-/// What the server has used once it has nothing to do any more.
+/// What the server has used once it has nothing more to do.
 fn after_rest(server: &Server) -> Usage {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut before = usage(server);
@@ -278,7 +278,7 @@ fn after_rest(server: &Server) -> Usage {
     }
 }
 
-/// Connections that asked once and then are idle.
+/// Connections that were answered once and then are idle.
 fn idle_connections(most: usize, table: &mut Table) {
     let figures = ["bytes a connection", "CPU ns a connection", COUNTED];
     let most = most.min(descriptors());
@@ -292,7 +292,7 @@ fn idle_connections(most: usize, table: &mut Table) {
     }
 }
 
-/// A connection from one of several addresses of loopback, which has asked for a sign of life.
+/// A connection from one of several addresses of loopback, which was answered once.
 fn idle(server: SocketAddr, number: usize) -> TcpStream {
     let host =
         u8::try_from(2 + number / CONNECTIONS_AN_ADDRESS).expect("the limit of descriptors is far below");
@@ -374,7 +374,7 @@ fn timed_dump(server: &Server, names: u32) -> (f64, f64) {
     (ms, cpu.as_nanos() as f64 / f64::from(names))
 }
 
-/// What is waited for.
+/// The name that is waited for.
 const AWAITED: &[u8] = b"one name for all";
 
 /// Requests that wait for one name, a thousand of each connection.
@@ -410,7 +410,7 @@ fn waiting_sessions(most: u32, table: &mut Table) {
             asker.open_session(WAIT_MS);
             asker.acquire(ids(1, 1), number, AWAITED, Wait::UpTo(Milliseconds(WAIT_MS)));
             if number % WAITERS_OF_A_CONNECTION == 0 || number == count {
-                // Beside that to OpenSession there is one to each request whose session was left for the next.
+                // Each OpenSession has an answer, and so has each request whose session was left for the next one.
                 let left = if number <= WAITERS_OF_A_CONNECTION { 1 } else { 0 };
                 let opened = (number - 1) % WAITERS_OF_A_CONNECTION + 1;
                 asker.answers(2 * opened - left);

@@ -1,4 +1,4 @@
-//! What an operation costs a server, beside the least that it can cost and beside what one would use instead.
+//! What an operation costs a server, compared with the least that it can cost and with other servers.
 //!
 //! `cargo bench --bench server` starts the servers that are installed, puts the same load on each in turn and prints
 //! what each spends on an answer in relation to the floor. The method is described in `docs/performance.md`.
@@ -87,7 +87,7 @@ impl Arguments {
     }
 }
 
-/// What is to be compared with the floor, the floor itself first; says what is missing.
+/// The servers to compare, the floor first. Prints which of them are not installed.
 fn kinds(arguments: &Arguments) -> Vec<Kind> {
     let is_asked = |kind: &Kind| {
         *kind == Kind::Floor || arguments.servers.is_empty() || arguments.servers.contains(kind)

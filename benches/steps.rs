@@ -18,7 +18,7 @@ use signalbox_model::Namespace;
 use signalbox_model::UnixSeconds;
 use thread::thread_cpu;
 
-/// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.
+/// Bytes of a Dump's entry without its name: a header of 12 and a body of 10.
 const ENTRY_BYTES: usize = 22;
 
 /// The most that a step may take, in 999 of 1,000 cases.
@@ -149,7 +149,7 @@ struct Steps(Histogram<u64>);
 
 impl Default for Steps {
     fn default() -> Self {
-        Self(Histogram::new(3).expect("three digits are a precision that there is"))
+        Self(Histogram::new(3).expect("three digits are a valid precision"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! What TLS costs: signalbox in relation to a bare responder of rustls, beside its relation to a bare responder without
-//! TLS; and the memory of idle connections with and without TLS.
+//! What TLS costs: signalbox in relation to a bare responder of rustls, compared with its relation to a bare responder
+//! without TLS; and the memory of idle connections with and without TLS.
 //!
 //! ```sh
 //! cargo bench --bench tls

@@ -1,5 +1,5 @@
-//! What leases over HTTP cost: the CPU of a pair of acquire and release beside a bare responder, that and the memory of
-//! renewals that wait for a change, and how soon a revocation is announced.
+//! What leases over HTTP cost: the CPU of a pair of acquire and release, compared with a bare responder; the CPU and the
+//! memory of renewals that wait for a change; and how soon a revocation is announced.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -37,8 +37,8 @@ const POLL_MS: u32 = TTL_MS / 3;
 /// Revocations in a run.
 const REVOCATIONS: usize = 200;
 
-/// The most that a pair may cost, in CPU of the responder; that the waiting renewals may take of a core, in percent; each of
-/// them in memory, without and with TLS; and that a revocation may take, in round trips to the responder.
+/// The upper bounds: the CPU of a pair, in relation to the responder's; the share of a core for the waiting renewals, in
+/// percent; the memory of each of them, without and with TLS; and the time of a revocation, in round trips to the responder.
 const PAIR_BOUND: f64 = 2.5;
 const PARKED_CPU_BOUND: f64 = 10.0;
 const PARKED_KIB_BOUND: f64 = 16.0;
@@ -123,7 +123,7 @@ fn start(arguments: &Arguments, further: &str) -> (Server, SocketAddr) {
     (start_signalbox_with(&format!("{http}{further}")), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// What trusts the certificates of this authority.
+/// A connector that trusts the certificates of this authority.
 fn tls(authority: &Authority) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(authority.file()).expect("the file was made for this");
@@ -211,8 +211,8 @@ async fn revocation_us(http: SocketAddr, counters: SocketAddr) -> f64 {
     median(&times)
 }
 
-/// What this many renewals that wait take, while each is answered and repeated some times: CPU in percent of a core, and KiB of
-/// memory for each, with its lease.
+/// The cost of this many waiting renewals, while each is answered and repeated some times: their CPU in percent of a core, and
+/// the memory of each with its lease, in KiB.
 async fn parked(
     server: &Server,
     http: SocketAddr,
@@ -266,7 +266,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// A connection that is kept.
+/// A connection that is kept open.
 struct Client {
     stream: Box<dyn Stream>,
     host: SocketAddr,

@@ -1,5 +1,5 @@
 //! What pages and scrapes cost with a million names: how long a scrape and the first status page take, and how long other
-//! clients wait while both are asked for once a second, beside how long they wait without.
+//! clients wait while both are requested once a second, compared with how long they wait otherwise.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -43,22 +43,22 @@ const PAGE: [&str; 14] = [
 /// How often both are asked for.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The most that a scrape and the first page may take, in milliseconds, and the p99 beside them in relation to the usual one.
+/// The most that a scrape and the first page may take, in milliseconds, and the p99 during them in relation to the usual one.
 const SCRAPE_BOUND_MS: f64 = 20.0;
 const PAGE_BOUND_MS: f64 = 50.0;
 const P99_BOUND: f64 = 1.3;
 
 /// The figures of a run.
 struct Figures {
-    /// Of a server that nobody has asked before.
+    /// The first requests to a new server.
     first_scrape_ms: f64,
     first_page_ms: f64,
-    /// The slowest scrape and page beside the load.
+    /// The slowest scrape and page during the load.
     scrape_ms: f64,
     page_ms: f64,
-    /// With both, in relation to the time before and after.
+    /// The p99 with both, in relation to the p99 before and after.
     p99_to_usual: f64,
-    /// The time after in relation to the time before.
+    /// The p99 after, in relation to the p99 before.
     p99_to_itself: f64,
 }
 

@@ -1,5 +1,5 @@
 //! The floor of leases over HTTP: a bare responder of hyper that parses the JSON of the requests and writes that of the
-//! answers. It knows no leases.
+//! answers. It keeps no leases.
 
 use std::convert::Infallible;
 use std::process::exit;

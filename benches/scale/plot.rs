@@ -12,7 +12,7 @@ const SIZE: (u32, u32) = (1040, 800);
 const FONT: &str = "sans-serif";
 const COLOURS: [RGBColor; 2] = [RGBColor(0, 90, 170), RGBColor(200, 80, 0)];
 
-/// One diagram: figures against how many there are of what.
+/// One diagram: figures against a count.
 struct Panel {
     title: &'static str,
     what: &'static str,
@@ -53,7 +53,7 @@ const PANELS: [Panel; 4] = [
     },
 ];
 
-/// Draws what there is of the figures.
+/// Draws the figures that exist.
 pub fn draw(path: &Path, figures: &[Figure]) -> Result<(), Box<dyn Error>> {
     let page = SVGBackend::new(path, SIZE).into_drawing_area();
     // Without it, black text stands on whatever the viewer's background is.
@@ -121,7 +121,7 @@ impl Panel {
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with a separator between thousands.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

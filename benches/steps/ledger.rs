@@ -14,7 +14,7 @@ use signalbox_model::{
 
 use super::{NOW, Steps, empty, filled};
 
-/// Waiters of one name, and leased sessions: the limits that a configuration has where it says nothing.
+/// Waiters of one name, and leased sessions: their default limits.
 const MANY: u32 = 100_000;
 
 /// Grants of one session, which is its limit.

@@ -15,7 +15,7 @@ const CHANNEL_OPEN: (u16, u16) = (20, 10);
 const QUEUE_DECLARE: (u16, u16) = (50, 10);
 const QUEUE_DELETE: (u16, u16) = (50, 40);
 
-/// What Declare is asked for.
+/// Flags of Declare.
 const PASSIVE: u8 = 1 << 0;
 const DURABLE: u8 = 1 << 1;
 const EXCLUSIVE: u8 = 1 << 2;
@@ -48,17 +48,17 @@ impl Amqp {
         Ok(connection)
     }
 
-    /// Makes a queue that stays.
+    /// Makes a durable queue.
     pub fn make(&mut self, queue: &str) -> io::Result<()> {
         self.declare(queue, DURABLE)
     }
 
-    /// Finds a queue that is there.
+    /// Fails unless the queue exists.
     pub fn find(&mut self, queue: &str) -> io::Result<()> {
         self.declare(queue, PASSIVE)
     }
 
-    /// Makes a queue that nobody else can make, and that goes with this connection.
+    /// Makes a queue that no other connection can make, and that ends with this connection.
     pub fn make_own(&mut self, queue: &str) -> io::Result<()> {
         self.declare(queue, EXCLUSIVE)
     }

@@ -22,7 +22,7 @@ pub fn ask(address: SocketAddr, request: &Request<'_>) -> Answers {
     Answers::of(stream)
 }
 
-/// What comes in on a connection.
+/// The answers that arrive on a connection.
 pub struct Answers {
     stream: BufReader<TcpStream>,
     body: Vec<u8>,

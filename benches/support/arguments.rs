@@ -12,7 +12,7 @@ pub struct FromCargo {
     bench: bool,
 }
 
-/// Where figures go beside standard output.
+/// Where figures go in addition to standard output.
 #[derive(Debug, clap::Args)]
 pub struct ToFile {
     /// File for every figure, as CSV
@@ -21,7 +21,7 @@ pub struct ToFile {
 }
 
 impl ToFile {
-    /// The file with its first line, where one is asked for.
+    /// Creates the file with this first line, if one is asked for.
     pub fn create(&self, columns: &str) -> Csv {
         let mut csv = Csv(self
             .csv

@@ -28,7 +28,7 @@ impl Asker {
         request.compose(Opaque([0; 4]), &mut self.out);
     }
 
-    /// Acquires one resource of a semaphore that has one. Under the opaque nothing may be waited for.
+    /// Acquires one resource of a semaphore that has one. No other request may wait under this opaque.
     pub fn acquire(&mut self, ids: RequestIds, opaque: u32, name: &[u8], wait: Wait) {
         let claim =
             Claim { namespace: Some(Namespace::Semaphores), name, resources: 1, maximum: 1, slot: None };
@@ -48,7 +48,7 @@ impl Asker {
         Request::Noop.compose(Opaque([0; 4]), &mut self.out);
     }
 
-    /// Revokes what holders have, after this grace.
+    /// Revokes what holders have, after this grace period.
     pub fn revoke(&mut self, ids: RequestIds, what: Revocation<'_>, grace: Milliseconds) {
         let operation = Operation::Revoke { what, grace };
         Extended::Change { ids, operation }.compose(Opaque([0; 4]), &mut self.out);

@@ -21,7 +21,7 @@ pub struct Scripts {
     pub release: String,
 }
 
-/// A semaphore as it is usually written in Redis' Lua: take one if there is one. Gives 1, or 0 where it refuses.
+/// A semaphore as it is usually written in Redis' Lua: it takes one if one is free. Returns 1, or 0 if it refuses.
 pub const ACQUIRE_SCRIPT: &str = "local held = tonumber(redis.call('GET', KEYS[1]) or '0') \
     if held >= tonumber(ARGV[1]) then return 0 end redis.call('INCR', KEYS[1]) return 1";
 
@@ -43,7 +43,7 @@ impl Dialect for AnyDialect {
                 resp(&[b"EVALSHA", scripts.release.as_bytes(), b"1", name], out);
             }
             (Self::PoolCounter, Request::Acquire { name, .. }) => {
-                // So many workers that nobody waits.
+                // So many workers that no client waits.
                 line(&[b"ACQ4ME ", name, b" 100000 100000 10\n"], out);
             }
             (Self::PoolCounter, Request::Release { name, .. }) => line(&[b"RELEASE ", name, b"\n"], out),

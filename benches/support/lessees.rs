@@ -9,8 +9,8 @@ use mio::{Events, Interest, Poll, Token};
 use signalbox_model::{Claim, GrantId, Milliseconds, Namespace, RequestId, RequestIds};
 use signalbox_protocol::{Extended, ExtendedOpcode, Opaque, Queueing, ResponseCodec, ResponseFrame, Wait};
 
-/// Pairs of a grant and its release per second. All clients from one thread, which costs least of the processors that the
-/// server needs too. `first` is the number of the first client: those of a run before may still hold their names.
+/// Pairs of a grant and its release per second. All clients run on one thread, which leaves the most CPU to the server.
+/// `first` is the number of the first client: those of an earlier run may still hold their names.
 pub fn pairs_per_s(address: SocketAddr, first: usize, sessions: usize, time: Duration) -> f64 {
     let numbers = first..first + sessions;
     let mut lessees: Vec<_> =
@@ -25,7 +25,7 @@ pub fn pairs_per_s(address: SocketAddr, first: usize, sessions: usize, time: Dur
     while start.elapsed() < time {
         poll.poll(&mut events, Some(time)).expect("the system polls");
         for event in &events {
-            pairs += lessees[event.token().0].go_on();
+            pairs += lessees[event.token().0].advance();
         }
     }
     f64::from(pairs) / time.as_secs_f64()
@@ -60,7 +60,7 @@ impl Lessee {
     }
 
     /// Processes the received answers, and sends the next request for each. Returns the number of pairs completed.
-    fn go_on(&mut self) -> u32 {
+    fn advance(&mut self) -> u32 {
         let mut pairs = 0;
         let mut some = [0; 4096];
         loop {
@@ -72,7 +72,7 @@ impl Lessee {
             }
             while let Some(frame) = ResponseCodec.decode(&mut self.received).expect("a response") {
                 if frame.opcode == ExtendedOpcode::AcquireGrant.code() {
-                    let grant = frame.granted().expect("nobody else wants it").grant;
+                    let grant = frame.granted().expect("no other client wants it").grant;
                     self.release(grant).expect("the server reads");
                 } else {
                     assert_eq!(frame.status, 0, "a grant that is held is given back");

@@ -45,7 +45,7 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// Acquire/release pairs on names, with as many resources as anybody may want.
+/// Acquire/release pairs on names, with more resources than the clients can hold.
 pub fn pairs(shape: Shape, names: u32, distribution: Distribution) -> Plan {
     Plan {
         connections: shape.connections,
@@ -53,7 +53,7 @@ pub fn pairs(shape: Shape, names: u32, distribution: Distribution) -> Plan {
         names: Arc::new(Names::new(names, 16, distribution)),
         mix: Mix { pair: 1, get: 0, noop: 0 },
         resources: Resources(1),
-        // Of all protocols that are compared, each takes this for enough.
+        // All protocols that are compared accept this maximum.
         maximum: Maximum(1_000_000),
         seed: 1,
         timeout: Duration::from_secs(10),

@@ -74,7 +74,7 @@ fn serve(certificate: &Path, key: &Path) -> io::Result<()> {
     }
 }
 
-/// As signalbox's: TLS 1.3 without resumption.
+/// The same as signalbox's: TLS 1.3 without resumption.
 fn config(certificate: &Path, key: &Path) -> ServerConfig {
     let chain = vec![CertificateDer::from_pem_file(certificate).expect("it was made for this")];
     let key = PrivateKeyDer::from_pem_file(key).expect("it was made for this");
