@@ -43,7 +43,7 @@ pub enum Command {
     },
     /// A signal, which the process catches.
     Signal,
-    /// `kill -9`; another process takes the place.
+    /// `kill -9`; another process takes its place.
     Kill,
 }
 
@@ -114,12 +114,12 @@ pub struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
-/// What executes histories.
+/// An implementation that executes histories.
 pub trait World {
     /// Begins a history: there are no sets, and new processes.
     fn reset(&mut self);
 
-    /// Takes a step, and observes what has become of everything.
+    /// Takes a step, and observes the state after it.
     fn take(&mut self, step: &Step) -> std::result::Result<Observed, Failure>;
 }
 

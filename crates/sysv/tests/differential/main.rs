@@ -1,8 +1,8 @@
 //! Compares random histories of System V semaphore calls: as the kernel executes them, as the core of the server does,
 //! and as programs see them that the library connects to a server.
 //!
-//! A history advances one step at a time. After each step it is known of each process whether its call is done, and with
-//! which result, or waits; and an observer has read every value, process number and count of waiting calls. All three
+//! A history advances one step at a time. After each step, the test knows whether each process's call is done, with which
+//! result, or waits; and an observer has read every value, process number and count of waiting calls. All three
 //! must agree. `SIGNALBOX_HISTORIES` sets the number of histories (2000):
 //!
 //! ```text

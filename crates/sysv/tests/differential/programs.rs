@@ -23,7 +23,7 @@ pub struct Programs {
     sets: [i64; KEYS],
 }
 
-/// Who executes the calls.
+/// The implementation that executes the calls.
 enum Semaphores {
     Kernel,
     Server(TestServer),

@@ -38,7 +38,7 @@ impl Stepper {
     }
 
     pub fn tell(&mut self, command: &str) {
-        // One write: the program would run twice for two.
+        // One write, because two would wake the program twice.
         self.commands.write_all(format!("{command}\n").as_bytes()).expect("the stepper reads");
     }
 
@@ -69,7 +69,7 @@ impl Stepper {
         self.text()
     }
 
-    /// As [`Self::ask`], for several commands.
+    /// Sends several commands that do not wait, and returns the texts of their answers.
     pub fn ask_all(&mut self, commands: &[String]) -> Vec<Option<String>> {
         self.tell(&commands.join("\n"));
         commands.iter().map(|_| self.text()).collect()

@@ -39,7 +39,7 @@ pub fn share(world: &World) {
     assert_eq!(one.line(), "acquired");
     assert_eq!(one.ask("release"), "released");
 
-    // The set is removed below a call that waits.
+    // The set is removed while a call waits.
     let mut writer = start("perl", "article/writer.pl");
     assert_eq!([writer.line(), writer.line()], ["value 32767", "ready"]);
     assert_eq!(writer.ask("lock"), "locked");

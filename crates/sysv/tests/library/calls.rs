@@ -110,7 +110,7 @@ fn the_server_is_told_whom_the_program_acts_as() {
     let server = TestServer::start();
     let mut a = Stepper::start(server.address);
     if a.ask("user 65534 65534") != "= 0" {
-        return; // Only root can become somebody else.
+        return; // Only root can become another user.
     }
     let set = a.set(7, "1");
     let stat = a.ask(format!("ctl {set} 0 IPC_STAT"));

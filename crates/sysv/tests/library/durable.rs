@@ -93,7 +93,7 @@ fn a_store_that_fails_fails_calls_and_loses_none_that_were_performed() {
     assert!(a.is_silent());
     assert_eq!(b.ask(format!("op {set} - 0,-1,IPC_NOWAIT|SEM_UNDO")), "! EIO");
     assert_eq!(observer.ask(format!("ctl {set} 0 GETVAL")), "! EIO");
-    assert_eq!(observer.ask(format!("op {other} - 0,-1,0")), "= 0", "other sets are not concerned");
+    assert_eq!(observer.ask(format!("op {other} - 0,-1,0")), "= 0", "other sets are not affected");
     world.faults.stop();
     assert_eq!(a.answer(), "= 0");
     until("the store works", || observer.ask(format!("ctl {set} 0 GETVAL")) == "= 1");

@@ -25,7 +25,7 @@ impl Child {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
             ends.map(|end| std::fs::File::from_raw_fd(end))
         };
-        // SAFETY: the child uses no lock that another thread may have, but for those of the client, which is the test; the C
+        // SAFETY: the child uses no lock that another thread may have, except those of the client, which is the test; the C
         // library keeps those of its allocator usable.
         match unsafe { libc::fork() } {
             0 => {

@@ -11,7 +11,7 @@ use signalbox_protocol::{RequestCodec, SysvOpcode, SysvRequest, compose_call, co
 
 use crate::stepper::{STEPPER, Stepper, preloaded};
 
-/// How many semaphores the server gives to every set, and how many values it answers.
+/// The number of semaphores that the server gives to every set, and of values that it returns.
 #[derive(Clone, Copy)]
 struct Lies {
     semaphores: u32,

@@ -24,7 +24,7 @@ const PEER_TIMEOUT_S: u32 = 5;
 pub struct Hosts {
     server: TestServer,
     ttl: &'static str,
-    /// The server's.
+    /// The server's host.
     here: Host,
     php: Host,
     perl: Host,
@@ -117,7 +117,7 @@ impl Host {
     /// Acts on this host. A program stays on the host on which it was started, and a socket on that on which it was made.
     pub fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.namespace)).expect("it was made");
-        // The namespaces are the thread's, which ends with what it does.
+        // The namespaces belong to the thread, which ends after `act`.
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 setns(&namespace, CloneFlags::CLONE_NEWNET).expect("this is root");

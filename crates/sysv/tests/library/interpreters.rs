@@ -93,7 +93,7 @@ pub fn are_installed(programs: &[impl AsRef<Path>]) -> bool {
     missing.is_empty() || skipped(&format!("{missing:?} are not installed"))
 }
 
-/// Says why a test is skipped, unless that must not be. Returns false.
+/// Reports why a test is skipped, and returns false. Panics if no test may be skipped.
 #[track_caller]
 pub fn skipped(why: &str) -> bool {
     assert!(std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_none(), "{why}");

@@ -13,7 +13,7 @@ use crate::until;
 
 const KEY: i32 = *DURABLE_KEYS.start() as i32;
 
-/// Nobody listens there.
+/// An address at which no server listens.
 const REFUSED: &str = "127.0.0.1:1";
 
 /// Two nodes on one store, of which one leads. The other one closes connections as soon as it has accepted them.

@@ -26,7 +26,7 @@ pub struct Stepper {
     commands: Commands<ChildStdin>,
 }
 
-/// Commands on their way, and their answers.
+/// A stream of commands, and the answers to them.
 pub struct Commands<W> {
     commands: W,
     answers: Receiver<String>,

@@ -13,11 +13,11 @@ use crate::support::TestServer;
 const HELLO: u8 = 0x20;
 const SEM_OP: u8 = 0x64;
 
-/// What becomes of a request.
+/// The outcome of a request.
 enum Fate {
     /// The server answers it.
     Answered,
-    /// It gets a response with this status, which is not the server's.
+    /// The proxy answers it with this status; the server does not get it.
     Gets(Status),
     /// The server performs it, and the connection ends before the response.
     Unanswered,
@@ -25,7 +25,7 @@ enum Fate {
     Lost,
 }
 
-/// A proxy of the server that decides by the opcode what becomes of each request. Returns its address.
+/// A proxy of the server that decides by the opcode on the outcome of each request. Returns its address.
 fn proxy(server: SocketAddr, mut decide: impl FnMut(u8) -> Fate + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

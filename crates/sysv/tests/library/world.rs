@@ -126,7 +126,7 @@ impl World {
         self.observer.borrow_mut().ask(command)
     }
 
-    /// Something of a semaphore of the set: `GETVAL`, `GETPID`, `GETNCNT` or `GETZCNT`.
+    /// The result of `GETVAL`, `GETPID`, `GETNCNT` or `GETZCNT` for a semaphore of the set.
     #[track_caller]
     pub fn number(&self, semaphore: usize, command: &str) -> u32 {
         let answer = self.observe(&format!("ctl {} {semaphore} {command}", self.set()));
@@ -151,7 +151,7 @@ impl World {
         answer.strip_prefix("= ").unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
-    /// The values become these: at once in the kernel, and on a server when it has noticed the end of a process.
+    /// Waits for these values: the kernel has them at once, and a server when it has noticed the end of a process.
     #[track_caller]
     pub fn until_values(&self, expected: &str) {
         let mut last = String::new();
@@ -229,7 +229,7 @@ impl Console {
         self.program.kill();
     }
 
-    /// Its process ends by itself.
+    /// Waits until its process has ended by itself.
     #[track_caller]
     pub fn end(&mut self) {
         self.program.end();

@@ -126,7 +126,7 @@ pub fn wait_for_child(child: c_int) -> Result<c_int, Errno> {
     result(unsafe { libc::waitpid(child, &raw mut status, 0) }).map(|_| status)
 }
 
-/// Whom the process acts as from now on.
+/// Sets the user and the group of the process.
 pub fn become_user(uid: u32, gid: u32) -> Result<c_int, Errno> {
     // SAFETY: no pointers but an empty list.
     unsafe {

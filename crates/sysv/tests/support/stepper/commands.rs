@@ -7,7 +7,7 @@
 //! ctl SET NUMBER COMMAND [ARGUMENT…]   semctl; SETVAL VALUE, SETALL V,V,…, IPC_SET UID GID MODE
 //! look SET                             = VALUE:GETPID:GETNCNT:GETZCNT of each semaphore, joined by commas
 //! fork SOCKET                          the child connects to SOCKET and obeys commands from there; = PID of the child
-//! thread SOCKET                        likewise a thread
+//! thread SOCKET                        the same with a thread
 //! wait PID                             waits for a child; = its status
 //! exec FUNCTION [PROGRAM]              replaces the program by itself or PROGRAM; = PID from the new program
 //! catch                                catches SIGUSR1 from now on
