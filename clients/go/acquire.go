@@ -18,14 +18,14 @@ type Option func(*wanted)
 // wanted is what an acquire asks for.
 type wanted struct {
 	request
-	// claim is the one that the options are about.
+	// claim is the claim that the options change.
 	claim *claim
-	// name is the first one.
+	// name is the first name.
 	name  string
 	names []string
 	ttl   time.Duration
 	wait  time.Duration
-	// into is what the options are given to, and accepts which of them apply there.
+	// into names what the options are given to, and accepts has the kinds that apply there.
 	into    string
 	accepts kinds
 	// err is the first fault of the options.
@@ -59,8 +59,8 @@ func (w *wanted) fail(format string, arguments ...any) {
 	}
 }
 
-// Maximum is how many resources of the name may be in use at once. A name that is a declared semaphore needs none, and has
-// its capacity. All clients of a name that is not declared have to give the same one. It is 1 or more.
+// Maximum is how many resources of the name may be in use at once, 1 or more. A declared semaphore needs no maximum, since
+// its capacity applies. All clients of a name that is not declared have to give the same maximum.
 func Maximum(maximum uint32) Option {
 	return option(ofClaim, "Maximum", func(w *wanted) { w.claim.Maximum = w.positive("Maximum", maximum) })
 }
@@ -70,7 +70,7 @@ func Resources(resources uint32) Option {
 	return option(ofClaim, "Resources", func(w *wanted) { w.claim.Resources = w.positive("Resources", resources) })
 }
 
-// Slot wants this slot of a declared semaphore with numbered slots; any unless given.
+// Slot asks for this slot of a declared semaphore with numbered slots; for any slot unless given.
 func Slot(slot uint16) Option {
 	return option(ofClaim, "Slot", func(w *wanted) { w.claim.Slot = &slot })
 }
@@ -90,8 +90,8 @@ func Also(name string, options ...Option) Option {
 }
 
 // TTL is how long the permit lasts when the client can no longer renew it: others get the resources this long after a crash. It
-// is renewed several times in this time. The server's default, usually 30 s, unless given; at least 1 s. One above the server's
-// session.max_ttl, usually an hour, is that.
+// is renewed several times in this time. The server's default, usually 30 s, unless given; at least 1 s. The server
+// reduces a longer one to its session.max_ttl, usually an hour.
 func TTL(ttl time.Duration) Option {
 	return option(ofRequest, "TTL", func(w *wanted) {
 		if ttl < shortestTTL {
@@ -119,7 +119,7 @@ func QueueMax(waiting uint32) Option {
 	return option(ofQueue, "QueueMax", func(w *wanted) { w.QueueMax = &waiting })
 }
 
-// Label is a text of up to 255 bytes, such as the id of a job, that the server's listings show beside the permit.
+// Label is a text of up to 255 bytes, such as the id of a job, that the server's listings show with the permit.
 func Label(label string) Option {
 	return option(ofRequest, "Label", func(w *wanted) {
 		if len(label) > labelMax {
@@ -159,10 +159,10 @@ const (
 	labelMax = 255
 )
 
-// shortestTTL is the server's session.min_ttl, by default. A server would take a shorter time for this one.
+// shortestTTL is the server's default session.min_ttl. A server would raise a shorter time to it.
 const shortestTTL = time.Second
 
-// milliseconds rounds up, so that no time becomes none.
+// milliseconds rounds up, so that only 0 becomes 0.
 func milliseconds(span time.Duration) int64 {
 	ms := int64(span / time.Millisecond)
 	if span%time.Millisecond > 0 {
@@ -177,7 +177,7 @@ func poll(ttl time.Duration) time.Duration { return min(ttl/4, 20*time.Second) }
 // Acquire acquires resources of a name, and waits for them if [Wait] is given. The permit is renewed until it is released, so
 // release it in any case.
 //
-// Its context ends with ctx, so bound the wait with [Wait], and not with a ctx that ends before the work does. If ctx ends
+// The permit's context ends with ctx, so bound the wait with [Wait], and not with a ctx that ends before the work does. If ctx ends
 // while Acquire waits, it releases what the server may have granted, which takes at most 2 s, and returns the cause.
 //
 // Errors are [ErrBusy], [ErrTimedOut], [ErrQueueFull], [ErrLost] (an administrator has canceled the wait or removed the name),
@@ -211,8 +211,8 @@ func (c *Client) begin(ctx context.Context, w *wanted, options []Option) (*Permi
 	return c.acquire(ctx, w)
 }
 
-// TryAcquire is Acquire for a program that has something else to do if the resources are in use: then ok is false, and there
-// is not an error. It does not wait, so [Wait] and [QueueMax] are an [ErrMisuse].
+// TryAcquire is Acquire for a program that has something else to do if the resources are in use: then ok is false, and err
+// is nil. It does not wait, so [Wait] and [QueueMax] are an [ErrMisuse].
 func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option) (permit *Permit, ok bool, err error) {
 	w := &wanted{name: name, into: "TryAcquire, which does not wait: use Acquire", accepts: ofClaim | ofNames | ofRequest}
 	permit, err = c.begin(ctx, w, options)

@@ -230,7 +230,7 @@ func TestDoReleasesAndJoinsErrors(t *testing.T) {
 	}, one)
 	var lost *signalbox.LostError
 	if !errors.As(err, &lost) || err.Error() != lost.Error() {
-		t.Fatal("the loss is told twice:", err)
+		t.Fatal("the loss is reported twice:", err)
 	}
 	if server.holders(t, "a") != 0 {
 		t.Fatal("it is held")

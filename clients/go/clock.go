@@ -2,7 +2,7 @@ package signalbox
 
 import "time"
 
-// moment is a time on the clock that leases are counted on, since some beginning of its own.
+// moment is a time on the clock that measures leases, since an arbitrary start.
 type moment time.Duration
 
 func (m moment) add(span time.Duration) moment { return m + moment(span) }

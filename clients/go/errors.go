@@ -9,8 +9,8 @@ import (
 
 // The kinds of failures, for [errors.Is].
 var (
-	// ErrBusy: the resources are in use, or the semaphore is paused: try again later, or use [Wait]. Or the server has no room, of
-	// which the Code is "limit_reached". Nothing is held.
+	// ErrBusy: the resources are in use, or the semaphore is paused: try again later, or use [Wait]. Or the server has no
+	// room, with the Code "limit_reached". Nothing is held.
 	ErrBusy = errors.New("busy")
 	// ErrTimedOut: the resources were not free within the time of [Wait]. Nothing is held.
 	ErrTimedOut = errors.New("timed out")

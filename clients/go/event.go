@@ -10,13 +10,13 @@ type Event struct {
 	Kind EventKind
 	// Name is the name that was acquired.
 	Name string
-	// Position is the place in the queue, of [EventWaiting]: 1 is served next, 0 is being stored.
+	// Position is the place in the queue, for [EventWaiting]: 1 is served next, 0 is being stored.
 	Position int
-	// Fence is that of the permit; 0 while the request waits.
+	// Fence is the fencing token of the permit; 0 while the request waits.
 	Fence uint64
 	// TimeLeft is how long the permit is valid without another answer of the server.
 	TimeLeft time.Duration
-	// Reason is why the permit was lost, of [EventLost].
+	// Reason is why the permit was lost, for [EventLost].
 	Reason Reason
 }
 

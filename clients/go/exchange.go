@@ -59,7 +59,7 @@ type lease struct {
 	Reason   string  `json:"reason"`
 }
 
-// An answer of a server, which is its word about the request: success or a refusal.
+// An answer of a server to a request: success or a refusal.
 type answer struct {
 	lease
 	Leases []lease `json:"leases"`
@@ -89,7 +89,7 @@ type unanswered struct {
 	cause      error
 }
 
-// isHopeless says so of the error of post.
+// isHopeless says whether an error of post is hopeless.
 func isHopeless(err error) bool {
 	var failure *unanswered
 	return errors.As(err, &failure) && failure.isHopeless
@@ -123,7 +123,7 @@ func (a *answer) refusesToken() bool {
 	return len(a.Leases) == 1 && a.Leases[0].State == "not_permitted"
 }
 
-// ask asks the server that answered last. If it does not answer, or none has yet, it asks all others beside each other without
+// ask asks the server that answered last. If it does not answer, or none has yet, it asks all others in parallel without
 // waiting for a change. A request may be executed twice without harm, since it has the same key.
 func (c *Client) ask(ctx context.Context, path string, request request, poll, patience time.Duration) (*answer, error) {
 	if len(c.urls) == 1 {
@@ -165,7 +165,7 @@ func (c *Client) ask(ctx context.Context, path string, request request, poll, pa
 			c.preferred.Store(int32(result.server))
 			return result.answer, nil
 		}
-		// The word of the server that leads is worth the most.
+		// The answer of the server that leads counts most.
 		other := result.err.(*unanswered)
 		isHopeless = isHopeless && other.isHopeless
 		if failure == nil || failure.answer == nil || failure.answer.Error.Code == "not_serving" {

@@ -44,7 +44,7 @@ const watchTime = time.Second
 // A permit that is released sooner costs the server no renewal.
 const shortWork = 20 * time.Millisecond
 
-// newPermit begins to keep what an answer has granted.
+// newPermit begins to renew the lease that an answer has granted.
 func (c *Client) newPermit(ctx context.Context, w *wanted, answer *answer) *Permit {
 	fence, _ := strconv.ParseUint(answer.Grant, 10, 64)
 	p := &Permit{
@@ -94,8 +94,8 @@ func (p *Permit) TimeLeft() time.Duration {
 }
 
 // Fence is the fencing token: the number of the grant, which is greater than those of all grants of the name before. Send it
-// with each write to a store, and let the store refuse a lower one than it has seen. Of a permit for several names, it is one
-// for the first of them in the order of their bytes, if all clients acquire that name first in this order.
+// with each write to a store, and let the store refuse a lower one than it has seen. Of a permit for several names, it is the
+// fencing token of the first name in the order of their bytes, if that name comes first in this order in all requests for it.
 func (p *Permit) Fence() uint64 { return p.fence }
 
 // Slots has the slots of the acquired name, if that is a declared semaphore with numbered slots.
@@ -120,7 +120,8 @@ func (p *Permit) slotsOf(index int) []int {
 
 // Release gives the resources back, so that others can get them at once. It takes at most some seconds, whatever context was
 // canceled. It may be repeated, and returns the same again: a [LostError] if the permit was lost before, [ErrUnreachable] if
-// no server has confirmed it, so that others get the resources only after the time to live; else nil, as of a nil Permit.
+// no server has confirmed it, so that others get the resources only after the time to live; else nil. For a
+// nil Permit, it is nil.
 func (p *Permit) Release() error { return p.releaseAs(false) }
 
 // ReleaseDone is [Permit.Release] for a permit of [Client.AcquireShared]: the result is there, and all that wait for it are informed.
@@ -268,7 +269,7 @@ func (p *Permit) revoke(until moment) {
 	p.report(EventRevoking)
 }
 
-// fail records why the lease is not renewed. What is found out after its end is not the reason of its loss.
+// fail records why the lease is not renewed. A reason that is found after the end of the lease does not count.
 func (p *Permit) fail(reason Reason) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

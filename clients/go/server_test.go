@@ -140,7 +140,7 @@ func (s *server) command(t testing.TB, arguments ...string) string {
 	return string(output)
 }
 
-// ask reads a list of the JSON API. It returns no error for a name that does not exist.
+// total returns the number of entries in a list of the JSON API; 0 for a name that does not exist.
 func (s *server) total(t testing.TB, path string) int {
 	t.Helper()
 	response, err := http.Get(s.url + path)
@@ -175,8 +175,8 @@ func (s *server) sessions(t testing.TB) int {
 	return s.total(t, "/api/v1/sessions")
 }
 
-// signal sends a signal to the server's process.
-// signal returns when a server that it stops answers nothing more: its threads continue until one of them has got the signal.
+// signal sends a signal to the server's process. If it stops the server, it returns when the server answers nothing more, because
+// its threads continue until one of them has got the signal.
 func (s *server) signal(t testing.TB, signal syscall.Signal) {
 	t.Helper()
 	if err := s.process.Signal(signal); err != nil {
@@ -276,8 +276,7 @@ func handler(t testing.TB, handle http.HandlerFunc) string {
 }
 
 // front is a proxy before a server, whose handler decides what happens to each request: pass sends it on and returns the
-// answer, and give writes that to the client, or closes its connection if
-// there is none.
+// answer, and give writes that to the client, or closes its connection if there is none.
 func front(t testing.TB, server *server, handle func(path string, pass func() *http.Response, give func(*http.Response))) string {
 	t.Helper()
 	return handler(t, func(w http.ResponseWriter, r *http.Request) {

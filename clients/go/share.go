@@ -2,9 +2,10 @@ package signalbox
 
 import "context"
 
-// AcquireShared acquires a name for a single flight, of which [Client.Share] has the steps. If held, the permit is to make the
-// result with, and ends with [Permit.ReleaseDone]. If not, and without an error, another program has made the result while this
-// one waited, and nothing is held. Options are [Wait], [TTL], [QueueMax] and [Label]; others are an [ErrMisuse].
+// AcquireShared acquires a name for a single flight, for programs that do not use [Client.Share]. If held is true, the program
+// makes the result while it has the permit, and ends with [Permit.ReleaseDone]. If held is false and err is nil, another program
+// has made the result while this one waited, and nothing is held. Options are [Wait], [TTL], [QueueMax] and [Label]; others
+// are an [ErrMisuse].
 func (c *Client) AcquireShared(ctx context.Context, name string, options ...Option) (permit *Permit, held bool, err error) {
 	w := &wanted{name: name, into: "a single flight", accepts: ofRequest | ofQueue}
 	w.Share = true
@@ -39,7 +40,7 @@ func buildMissing(permit *Permit, find func(context.Context) (bool, error), buil
 		err = build(permit.Context(), permit)
 	}
 	if err == nil {
-		_ = permit.ReleaseDone() // The result is there, whatever has become of the permit.
+		_ = permit.ReleaseDone() // The result is there, even if the permit was lost.
 	}
 	return err
 }

@@ -17,13 +17,13 @@
 //
 // # Failures
 //
-// A method that fails says why by the errors [ErrBusy], [ErrTimedOut], [ErrQueueFull], [ErrLost], [ErrUnreachable],
+// The errors of the methods are of the kinds [ErrBusy], [ErrTimedOut], [ErrQueueFull], [ErrLost], [ErrUnreachable],
 // [ErrNotPermitted] and [ErrMisuse], which [errors.Is] finds. An acquire that fails, or whose context ends, holds nothing.
 //
 // # Suspended machines
 //
 // On Linux, a permit's clock keeps running while the machine is suspended. On other systems it may stand still, so that a program
-// believes in a permit that it has lost meanwhile: let the store check [Permit.Fence] there.
+// takes a permit that was lost meanwhile for valid: let the store check [Permit.Fence] there.
 package signalbox
 
 import (
@@ -63,7 +63,7 @@ type Config struct {
 	// TokenFile has the token. It is read again for each connection and when a token is refused, so its content may be
 	// replaced.
 	TokenFile string
-	// TokenOverPlain permits to send the token to other machines without TLS, where others may read it. So does
+	// TokenOverPlain permits sending the token to other machines without TLS, where others may read it. So does
 	// SIGNALBOX_TOKEN_OVER_PLAIN=1.
 	TokenOverPlain bool
 	// CA is a file with the certificates, in PEM, of the authorities that are trusted for https. SIGNALBOX_CA, or else
@@ -73,7 +73,7 @@ type Config struct {
 	TLS *tls.Config
 	// UnreachableAfter is how long an acquire tries to reach a server; 10 s unless given.
 	UnreachableAfter time.Duration
-	// OnEvent is told what happens to permits, with the context of the acquire or of the permit. It must return soon:
+	// OnEvent is called with what happens to permits, with the context of the acquire or of the permit. It must return soon:
 	// a permit is not renewed meanwhile.
 	OnEvent func(context.Context, Event)
 }

@@ -43,7 +43,8 @@ func newToken(file, text string) (*token, error) {
 	return &token{file: file, text: text}, nil
 }
 
-// parseToken removes white space from both ends, as a file has it. What no token has is an error, since it cannot be sent.
+// parseToken removes white space from both ends, as a file has it. A character that no token has is an error, since it cannot
+// be sent.
 func parseToken(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	if strings.ContainsFunc(text, func(char rune) bool { return char < ' ' || char > '~' }) {
