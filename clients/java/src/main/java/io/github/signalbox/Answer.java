@@ -5,7 +5,7 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The word of a server about a request, success or refusal, or about one lease of it.
+ * The answer of a server to a request, success or refusal, or the part of it about one lease.
  *
  * @param sent the time of {@link LeaseClock} when the request was about to be sent
  */
@@ -31,7 +31,7 @@ record Answer(int status, Map<String, Object> body, long sent) {
         return part(body.get("error"));
     }
 
-    /** That of a renewal of one key; an answer without a state if the body has none. */
+    /** The answer about the lease, for a renewal of one key; an answer without a state if the body has none. */
     Answer lease() {
         List<?> leases = list("leases");
         return part(leases.isEmpty() ? null : leases.get(0));

@@ -29,7 +29,7 @@ import javax.net.ssl.SSLContext;
  * interrupted or canceled, leaves nothing behind.
  */
 public final class Client implements AutoCloseable {
-    /** No longer time is told from a longer one, and it has a number of nanoseconds. */
+    /** A longer time makes no difference, and might not fit into nanoseconds. */
     private static final Duration UNREACHABLE_AFTER_MAX = Duration.ofDays(49);
 
     final Threads threads = new Threads();
@@ -92,7 +92,7 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * As {@link #acquire(Request)}, for a program that does something else if the resources are in use.
+     * Like {@link #acquire(Request)}, for a program that does something else if the resources are in use.
      *
      * @param request what to acquire
      * @return the permit; empty instead of {@link Busy}, {@link TimedOut} and {@link QueueFull}
@@ -107,7 +107,7 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * As {@link #acquire(Request)}, without a thread that waits.
+     * Like {@link #acquire(Request)}, without a thread that waits.
      *
      * @param request what to acquire
      * @return the permit, or the failure. To cancel this future itself, or to complete it in another way such as with
@@ -118,7 +118,7 @@ public final class Client implements AutoCloseable {
         return start(request).result;
     }
 
-    /** What a program does with a permit, or to make the result of a single flight. */
+    /** Work that needs a permit, or that makes the result of a single flight. */
     @FunctionalInterface
     public interface Work<T, E extends Exception> {
         /**
@@ -175,7 +175,7 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * As {@link #call}, for work without a result.
+     * Like {@link #call}, for work without a result.
      *
      * @param request what to acquire
      * @param work is called with the permit
@@ -192,7 +192,7 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Acquires a name for a single flight, of which {@link #share} has the steps.
+     * Acquires a name for a single flight, for programs that do not use {@link #share}.
      *
      * @param request one name without {@link Request#maximum}, and perhaps {@link Request#waitUpTo},
      *     {@link Request#queueMax}, {@link Request#ttl} and {@link Request#label}
@@ -219,7 +219,7 @@ public final class Client implements AutoCloseable {
      */
     public <T, E extends Exception> T share(Request request, Lookup<T, E> lookup, Work<T, E> work)
             throws E, InterruptedException {
-        Objects.requireNonNull(request, "request").shared(); // It is checked also if the result is there.
+        Objects.requireNonNull(request, "request").shared(); // Checked even if the result is there.
         Objects.requireNonNull(lookup, "lookup");
         Objects.requireNonNull(work, "work");
         while (true) {
@@ -328,7 +328,7 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * What proves the rights of the program. Missing: {@code SIGNALBOX_TOKEN}, unless there is a file.
+         * The token, which proves the rights of the program. Missing: {@code SIGNALBOX_TOKEN}, unless there is a file.
          *
          * @param token the token, without the white space around it
          * @return this builder
@@ -351,7 +351,7 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * Permits to send the token to other machines without TLS, where others may read it. So does
+         * Permits sending the token to other machines without TLS, where others may read it. So does
          * {@code SIGNALBOX_TOKEN_OVER_PLAIN=1}.
          *
          * @return this builder
@@ -400,8 +400,8 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * Is told what happens to permits. The events of one permit are reported one after the other, on a thread that may be
-         * blocked.
+         * Calls a listener with what happens to permits. The events of one permit are reported one after the other, on a thread
+         * that may be blocked.
          *
          * @param listener is given the events
          * @return this builder

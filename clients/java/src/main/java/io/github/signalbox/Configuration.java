@@ -17,7 +17,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
- * What a builder and the environment say, checked.
+ * The configuration from a builder and the environment, checked.
  *
  * @param tls {@code null}: that of Java
  */
@@ -41,7 +41,7 @@ record Configuration(List<String> urls, Token token, SSLContext tls) {
         return new Configuration(urls.stream().map(url -> base(url.strip(), mayBePlain)).toList(), token, tls);
     }
 
-    /** What the program gives wins over the environment. */
+    /** A token that the program gives takes precedence over the environment. */
     private static Token token(String text, String file, Map<String, String> environment) {
         if (text != null && file != null) {
             throw new Misuse("token and tokenFile are both given; use one of them");

@@ -8,10 +8,10 @@ import java.time.Duration;
  * @param kind what has happened
  * @param id the number of the acquire in this program, which all events of its permit have
  * @param name the first name that is acquired
- * @param position the place in the queue, of {@link Kind#WAITING}: 1 is served next, 0 is being stored
+ * @param position the place in the queue, for {@link Kind#WAITING}: 1 is served next, 0 is being stored
  * @param fence {@link Permit#fence}; 0 while the request waits
- * @param timeLeft {@link Permit#timeLeft}; of {@link Kind#REVOKING}, the grace period
- * @param reason why the permit was lost, of {@link Kind#LOST}; else empty
+ * @param timeLeft {@link Permit#timeLeft}; for {@link Kind#REVOKING}, the grace period
+ * @param reason why the permit was lost, for {@link Kind#LOST}; else empty
  */
 public record Event(Kind kind, long id, String name, long position, long fence, Duration timeLeft, String reason) {
     /** What can happen. */

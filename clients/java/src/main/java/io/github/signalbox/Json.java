@@ -183,6 +183,6 @@ final class Json {
         if (number.matches("-?\\d{1,18}")) {
             return Long.valueOf(number);
         }
-        return Double.valueOf(number); // An IllegalArgumentException, if it is none.
+        return Double.valueOf(number); // Throws an IllegalArgumentException if it is not one.
     }
 }

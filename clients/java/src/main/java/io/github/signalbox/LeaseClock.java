@@ -6,7 +6,7 @@ import java.util.OptionalLong;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The clock that leases are counted on. It is monotonic, and on Linux it also counts while the machine is suspended, when
+ * The clock that measures leases. It is monotonic, and on Linux it also counts while the machine is suspended, when
  * {@link System#nanoTime} stands still.
  */
 final class LeaseClock {
@@ -20,7 +20,7 @@ final class LeaseClock {
 
     private LeaseClock() {}
 
-    /** Nanoseconds since a moment of its own. Compare two of them by their difference. */
+    /** Nanoseconds since an arbitrary start. Compare two of them by their difference. */
     static long now() {
         OptionalLong ahead = ahead();
         long offset = ahead.isPresent() ? AHEAD.accumulateAndGet(ahead.getAsLong(), Math::max) : AHEAD.get();

@@ -56,7 +56,7 @@ public final class Permit implements AutoCloseable {
     private final List<Consumer<? super String>> onLost = new ArrayList<>();
     private final List<Consumer<? super Duration>> onRevoking = new ArrayList<>();
 
-    /** Begins to keep what an answer has granted. */
+    /** Begins to renew the lease that an answer has granted. */
     Permit(Client client, long id, Request request, String key, Answer answer, Threads.Calls calls) {
         this.client = client;
         this.id = id;
@@ -103,8 +103,8 @@ public final class Permit implements AutoCloseable {
 
     /**
      * The fencing token: the number of the grant, which is greater than those of all grants of the name before. Send it with
-     * each write to a store, and let the store refuse a lower one than it has seen. Of a permit for several names, it is one
-     * for the first of them in the order of their bytes, if all clients acquire that name first in this order.
+     * each write to a store, and let the store refuse a lower one than it has seen. Of a permit for several names, it is the
+     * fencing token of the first name in the order of their bytes, if that name comes first in this order in all requests for it.
      *
      * @return the number, which is positive
      */
@@ -133,7 +133,7 @@ public final class Permit implements AutoCloseable {
     }
 
     /**
-     * Calls a listener when the permit is lost, or soon if it is. It is not called for a permit that the program has
+     * Calls a listener when the permit is lost, or soon if it is lost already. It is not called for a permit that the program has
      * released. Listeners of one permit are called one after the other, on a thread that they may block.
      *
      * @param listener is given the reason: {@code expired} (the lease ended before it was renewed, or the server was
@@ -171,7 +171,7 @@ public final class Permit implements AutoCloseable {
     }
 
     /**
-     * As {@link #release}, without waiting for it.
+     * Like {@link #release}, without waiting for it.
      *
      * @return completes when {@link #release} would return, and never with a failure
      */
@@ -180,8 +180,8 @@ public final class Permit implements AutoCloseable {
     }
 
     /**
-     * As {@link #release}, of a permit of {@link Client#acquireShared}: the result is there, and all that wait for it are told
-     * so.
+     * Like {@link #release}, for a permit of {@link Client#acquireShared}: the result is there, and all clients that wait for it
+     * are informed.
      *
      * @throws Misuse if it is another permit, which stays held
      */
@@ -284,7 +284,7 @@ public final class Permit implements AutoCloseable {
         }
     }
 
-    /** Why the lease is not renewed. What is found out after its end is not the reason of its loss. */
+    /** Why the lease is not renewed. A reason that is found after the end of the lease does not count. */
     synchronized void fail(String reason) {
         if (!isExpired()) {
             this.reason = reason;

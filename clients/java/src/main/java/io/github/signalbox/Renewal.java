@@ -6,13 +6,13 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * Renews the lease of a permit until it is over or revoked: one request waits for a change all the time. All of it runs on the
+ * Renews the lease of a permit until it is over or revoked: one request always waits for a change. All of it runs on the
  * client's thread.
  */
 final class Renewal {
     /** A permit that is released sooner costs the server no renewal. */
     private static final Duration SHORT_WORK = Duration.ofMillis(20);
-    /** The end is looked for at least this often, because timers stand still while the machine is suspended. */
+    /** The end is checked at least this often, because timers stand still while the machine is suspended. */
     private static final Duration WATCH_TIME = Duration.ofSeconds(1);
     private static final Duration POLL_MAX = Duration.ofSeconds(20);
 

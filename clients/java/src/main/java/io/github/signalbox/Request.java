@@ -75,7 +75,7 @@ public final class Request {
     }
 
     /**
-     * As {@link #also(String)}, for a name that is not UTF-8.
+     * Like {@link #also(String)}, for a name that is not UTF-8.
      *
      * @param name the bytes of the name
      * @return the request with it
@@ -104,7 +104,7 @@ public final class Request {
     }
 
     /**
-     * How many resources of the name may be in use at once. A declared semaphore needs none, and has its capacity.
+     * How many resources of the name may be in use at once. A declared semaphore needs no maximum, since its capacity applies.
      *
      * @param maximum the limit, 1 or more; all clients of the name should give the same one
      * @return the request with it
@@ -124,7 +124,7 @@ public final class Request {
     }
 
     /**
-     * One certain slot of a declared semaphore with numbered slots; any unless given.
+     * A certain slot of a declared semaphore with numbered slots; any slot unless given.
      *
      * @param slot its number
      * @return the request with it
@@ -166,7 +166,7 @@ public final class Request {
     }
 
     /**
-     * A text that the server's listings show beside the permit, such as the id of a job.
+     * A text that the server's listings show with the permit, such as the id of a job.
      *
      * @param label a text of up to 255 bytes in UTF-8
      * @return the request with it
@@ -270,7 +270,7 @@ public final class Request {
         return value;
     }
 
-    /** Rounds up, so that no time becomes none. */
+    /** Rounds up, so that only 0 becomes 0. */
     private Long milliseconds(String what, Duration span, long least) {
         if (Objects.requireNonNull(span, what).compareTo(Duration.ofMillis(least)) < 0) {
             throw new Misuse(failure() + what + " is " + span + "; use " + least / 1000 + " s or more");

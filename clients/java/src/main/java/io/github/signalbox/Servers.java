@@ -67,7 +67,7 @@ final class Servers {
     }
 
     /**
-     * Asks the server that has answered last. If it does not answer, or none has yet, asks all others beside each other
+     * Asks the server that has answered last. If it does not answer, or none has yet, asks all others in parallel
      * without waiting for a change. That a request is executed twice does not matter, since it has the same key.
      *
      * @param poll how long the request may stay without an answer
@@ -253,7 +253,7 @@ final class Servers {
             });
         }
 
-        /** The word of the server that leads is worth the most, and that of what is no server the least. */
+        /** The answer of the server that leads counts most, and that of something that is not a server least. */
         private void keep(Unanswered other) {
             boolean isWeak = failure == null || failure.answer == null || failure.answer.errorCode().equals("not_serving");
             if (failure == null || failure.isForeign() || isWeak && !other.isForeign()) {
@@ -266,7 +266,7 @@ final class Servers {
     static final class Unanswered extends Exception {
         private static final long serialVersionUID = 1;
 
-        /** The words of Java about what it has received instead of the first line of an answer. */
+        /** Java's message if it has received something other than the first line of an answer. */
         private static final Pattern NO_STATUS_LINE = Pattern.compile(
                 "^(?:parsing HTTP/1.1 status line, receiving \\[|Invalid status line: \"?)(.*?)[\\]\"]?(?:, parser state.*)?$",
                 Pattern.DOTALL);
@@ -326,20 +326,20 @@ final class Servers {
             return false;
         }
 
-        /** Java has no class for it, so its words are compared. Other words make an acquire try again in vain. */
+        /** Java has no class for this failure, so its message is compared. With another message, an acquire tries again in vain. */
         private static boolean speaksNoTls(Throwable failure) {
             return failure instanceof SSLException
                     && String.valueOf(failure.getMessage()).matches("(Unrec|Unsup).* SSL message.*");
         }
 
-        /** As {@link #speaksNoTls}. An answer may also break off within its first line. */
+        /** Compares the message, like {@link #speaksNoTls}. An answer may also break off within its first line. */
         private static boolean speaksNoHttp(Throwable failure) {
             Matcher begin = NO_STATUS_LINE.matcher(String.valueOf(failure == null ? null : failure.getMessage()));
             return begin.find() && !begin.group(1).isEmpty() && !begin.group(1).startsWith("HTTP/")
                     && !"HTTP/".startsWith(begin.group(1));
         }
 
-        /** Whether what listens there is certainly no server of HTTP, so that repeating does not help. */
+        /** Whether what listens there is certainly not an HTTP server, so that repeating does not help. */
         boolean isForeign() {
             return speaksNoTls(getCause()) || speaksNoHttp(getCause());
         }

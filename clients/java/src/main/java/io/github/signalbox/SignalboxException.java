@@ -25,7 +25,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
 
     /**
      * The resources are in use, or the semaphore is paused: try again later, or wait with {@link Request#waitUpTo}. Or the
-     * server has no room, of which the {@link #code} is {@code limit_reached}.
+     * server has no room, with the {@link #code} {@code limit_reached}.
      */
     public static final class Busy extends SignalboxException {
         private static final long serialVersionUID = 1;
@@ -57,7 +57,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
     public static final class Lost extends SignalboxException {
         private static final long serialVersionUID = 1;
 
-        /** Why. */
+        /** Why the permit or the wait is over. */
         private final String reason;
 
         Lost(String message, String reason, String code) {
@@ -66,7 +66,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
         }
 
         /**
-         * Why.
+         * Why the permit or the wait is over.
          *
          * @return one of those of {@link Permit#onLost}, or {@code released}, or {@code canceled} of a wait
          */

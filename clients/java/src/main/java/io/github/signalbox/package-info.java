@@ -22,6 +22,6 @@
  * <h2>Suspended machines</h2>
  *
  * On Linux, a permit's clock keeps running while the machine is suspended. On other systems it may stand still, so that a program
- * believes in a permit that it has lost meanwhile: let the store check the fencing token there.
+ * takes a permit that was lost meanwhile for valid: let the store check the fencing token there.
  */
 package io.github.signalbox;

@@ -166,7 +166,7 @@ class FaultsTest {
         }
     }
 
-    /** So that a permit which a slow server has granted can be kept if the server stops again soon. */
+    /** Thus a permit that a slow server has granted can be renewed even if the server stops again soon. */
     @Test
     void aPermitThatIsGrantedLateIsRenewedAtOnce() throws Exception {
         Duration ttl = Duration.ofSeconds(4);

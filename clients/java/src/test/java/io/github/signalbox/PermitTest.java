@@ -163,7 +163,7 @@ class PermitTest {
             })));
             assertEquals(0, server.sessions());
 
-            // A loss that the program does not know is told at the end; beside a failure it is told too.
+            // A loss that the program does not know of is reported at the end, also if the work fails.
             Client.VoidWork<Exception> losing = permit -> {
                 server.command("revoke", "--grant", Long.toString(permit.fence()), "--grace", "0");
                 eventually("it is lost", () -> permit.timeLeft().isZero());
@@ -174,7 +174,7 @@ class PermitTest {
                 throw failure;
             }));
             assertEquals(Lost.class, beside.getSuppressed()[0].getClass());
-            // One that it knows is not.
+            // A loss that it knows of is not.
             client.run(ONE, permit -> {
                 losing.run(permit);
                 assertThrows(Lost.class, permit::check);
