@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * The word of a server about a request: success or a refusal.
+ * The answer of a server to a request: success or a refusal.
  *
  * @internal
  */

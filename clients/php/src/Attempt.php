@@ -6,7 +6,7 @@ namespace Signalbox;
 
 /**
  * A request at one server. It never waits: its owner calls proceed() when the stream is ready, so that several servers can be
- * asked beside each other.
+ * asked in parallel.
  *
  * @internal
  */
@@ -163,7 +163,7 @@ final class Attempt
         $parts = parse_url($this->url);
         $isSecure = $parts['scheme'] === 'https';
         $isAddress = $parts['host'][0] === '[' || filter_var($parts['host'], FILTER_VALIDATE_IP) !== false;
-        // Of a name, a stream that does not wait takes one address only.
+        // A stream that does not wait takes only one address of a name.
         $this->addresses ??= [$parts['host'], ...($isAddress ? [] : (gethostbynamel($parts['host']) ?: []))];
         $context = stream_context_create(['ssl' => $this->tls + ['peer_name' => trim($parts['host'], '[]')]]);
         $flags = STREAM_CLIENT_CONNECT | STREAM_CLIENT_ASYNC_CONNECT;
@@ -176,14 +176,14 @@ final class Attempt
                 return;
             }
         }
-        if (str_contains(implode($this->reasons), 'wrong version number')) { // The words of OpenSSL.
+        if (str_contains(implode($this->reasons), 'wrong version number')) { // OpenSSL's message.
             throw $this->failed('this port does not speak TLS; use http, or the HTTP listener of a server with TLS', isForeign: true);
         }
         $reason = $this->reasons[0] ?? 'no connection';
         throw $this->failed($this->isUntrusted() ? "the certificate of the server is not trusted ($reason)" : $reason);
     }
 
-    /** Whether PHP has refused the certificate of the server, by its words. */
+    /** Whether PHP has refused the certificate of the server, according to its message. */
     private function isUntrusted(): bool
     {
         return preg_match('/certificate verify failed|peer certificate|peer_fingerprint|verify peer/i', implode($this->reasons)) === 1;

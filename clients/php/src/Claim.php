@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace Signalbox;
 
-/** What a request wants of one name. */
+/** The resources of one name that a request asks for. */
 final class Claim
 {
     /**

@@ -28,11 +28,11 @@ final class Client
      *     a file
      * @param string|null $tokenFile has the token, and is read again for each connection and when a token is refused. A program
      *     gives this or $token; SIGNALBOX_TOKEN_FILE
-     * @param bool|null $tokenOverPlain permits to send the token to other machines without TLS; SIGNALBOX_TOKEN_OVER_PLAIN=1
+     * @param bool|null $tokenOverPlain permits sending the token to other machines without TLS; SIGNALBOX_TOKEN_OVER_PLAIN=1
      * @param string|null $ca a file with the authorities that are trusted for https; empty: those of PHP; SIGNALBOX_CA
      * @param array<string, mixed> $tls further options of PHP's SSL context, such as local_cert
      * @param float $unreachableAfterSeconds how long an acquire tries to reach a server, also one that does not wait
-     * @param (callable(string, array<string, mixed>): void)|null $onEvent is told of "waiting" (with "position"), "acquired",
+     * @param (callable(string, array<string, mixed>): void)|null $onEvent is called with "waiting" (with "position"), "acquired",
      *     "renewed", "revoking", "lost" (with "reason") and "released", with "name" and, of a permit, "fence" and "time_left"
      * @throws Misuse if one of them is wrong, or a file has no token
      */
@@ -98,7 +98,7 @@ final class Client
      *     it is configured (session.max_ttl); the server's default, usually 30 s
      * @param float $waitSeconds how long to wait in the queue; not at all unless given
      * @param int|null $queueMax do not wait if this many requests wait already
-     * @param string $label up to 255 bytes that the server's listings show beside the permit
+     * @param string $label up to 255 bytes that the server's listings show with the permit
      * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
      */
     public function acquire(
@@ -118,9 +118,9 @@ final class Client
     }
 
     /**
-     * Acquires a name for a single flight, of which share() has the steps. The permit is to make the result with, and ends with
-     * Permit::releaseDone(). null: another program has made the result while this one waited, and nothing is held. The parameters
-     * are those of acquire().
+     * Acquires a name for a single flight, for programs that do not use share(). The program makes the result while it has the permit,
+     * and ends with Permit::releaseDone(). null: another program has made the result while this one waited, and nothing is held.
+     * The parameters are those of acquire().
      *
      * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
      */
@@ -261,7 +261,7 @@ final class Client
     }
 
     /**
-     * acquire() for a program that has something else to do if the resources are in use: then it returns null. It has the same
+     * Like acquire(), for a program that has something else to do if the resources are in use: then it returns null. It has the same
      * parameters.
      *
      * @throws Lost|Unreachable|NotPermitted|Misuse
@@ -319,7 +319,7 @@ final class Client
             try {
                 $permit->releaseDone();
             } catch (Lost | Unreachable) {
-                // The result is there, whatever has become of the permit.
+                // The result is there, even if the permit was lost.
             }
             break;
         }
@@ -341,7 +341,7 @@ final class Client
             try {
                 $permit->release();
             } catch (Failure) {
-                // What the work has thrown says more.
+                // The exception of the work says more.
             }
             throw $thrown;
         }

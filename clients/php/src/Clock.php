@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * The clock that leases are counted on. On Linux it keeps running while the machine is suspended; elsewhere it may stand still.
+ * The clock that measures leases. On Linux it keeps running while the machine is suspended; elsewhere it may stand still.
  *
  * @internal
  */
@@ -17,7 +17,7 @@ final class Clock
     /** How far /proc/uptime is ahead of hrtime(). It grows when the machine is suspended. */
     private static ?float $ahead = null;
 
-    /** Seconds since some beginning. It also works where the file is missing, or cannot be read for lack of descriptors. */
+    /** Seconds since an arbitrary start. It also works where the file is missing, or cannot be read for lack of descriptors. */
     public static function now(): float
     {
         // In this order: a program that is stopped between the two is not taken for a suspended machine.

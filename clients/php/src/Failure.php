@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace Signalbox;
 
-/** What all exceptions of the client are. */
+/** The base class of all exceptions of the client. */
 abstract class Failure extends \RuntimeException
 {
     /** @param string $reason the server's code (docs/http.md), such as "paused"; empty if no server refused the request */

@@ -143,8 +143,8 @@ final class Permit
 
     /**
      * The fencing token, which is greater than those of all grants of the name before. Send it with each write to a store, and let
-     * the store refuse a lower one than it has seen. Of several names, it is one for the first in the order of their bytes, if
-     * all clients acquire that one first in this order.
+     * the store refuse a lower one than it has seen. Of several names, it is the fencing token of the first in the order of their
+     * bytes, if that name comes first in this order in all requests for it.
      */
     public function fence(): int
     {
@@ -175,7 +175,7 @@ final class Permit
     }
 
     /**
-     * release() for a permit of Client::acquireShared(): the result is there, and all that wait for it are informed.
+     * Like release(), for a permit of Client::acquireShared(): the result is there, and all clients that wait for it are informed.
      *
      * @throws Lost|Unreachable|Misuse as release(); Misuse also for another permit, which stays held
      */

@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * What the values that a program gives have to be.
+ * Checks of the values that a program gives.
  *
  * @internal
  */

@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * The servers, which are asked beside each other, and a connection to the one that answered last.
+ * The servers, which are asked in parallel, and a connection to the one that answered last.
  *
  * @internal
  */
@@ -50,8 +50,8 @@ final class Servers
     }
 
     /**
-     * Asks the servers, and once more if the token was refused and its file has another one. That a request is executed twice is no
-     * matter, since it has the same key.
+     * Asks the servers, and once more if the token was refused and its file has another one. A request may be executed twice
+     * without harm, since it has the same key.
      *
      * @param array<string, mixed> $body
      * @param float $poll how long the request may wait for a change
@@ -80,8 +80,8 @@ final class Servers
     }
 
     /**
-     * Asks the server that answered last, and all others beside it if it fails or is late, without waiting for a change; if none has
-     * answered last, all beside each other. The first answer counts, and the other attempts end.
+     * Asks the server that answered last, and if it fails or is late, all others in parallel, without waiting for a change; if none has
+     * answered yet, asks all in parallel. The first answer counts, and the other attempts end.
      *
      * @param array<string, mixed> $body
      */
@@ -190,7 +190,7 @@ final class Servers
     }
 
     /**
-     * What is said of several failures: the word of the server that leads is worth the most, and that of what is no server the least.
+     * The failure that is reported of several: that of the server that leads counts most, and that of what is not a server least.
      *
      * @param non-empty-list<Unanswered> $failures
      */
