@@ -149,7 +149,7 @@ def test_a_file_without_certificates_is_refused(ca: str) -> None:
 
 @contextmanager
 def serving(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """The port of something that serves each connection so."""
+    """The port of a server that serves each connection with this function."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve_all() -> None:
@@ -170,7 +170,7 @@ def serving(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """The port of something that answers each connection so, and the first lines that it has received."""
+    """The port of a server that sends this answer to each connection, and the first lines that it has received."""
     lines: list[bytes] = []
 
     def serve(connection: socket.socket) -> None:

@@ -100,7 +100,7 @@ class Background:
 
     def _run(self) -> None:
         loop = asyncio.new_event_loop()
-        loop.set_debug(False)  # What it would tell, as with -X dev, is nothing that the program could change.
+        loop.set_debug(False)  # The program could not act on its warnings, such as with -X dev.
         asyncio.set_event_loop(loop)
         self._loop.set_result(loop)
         loop.run_forever()

@@ -58,7 +58,7 @@ def _millis(what: str, time: timedelta, least: timedelta) -> int:
         raise Misuse(f"{what} is {time!r}: use a timedelta, such as timedelta(seconds=30)")
     if time < least:
         raise Misuse(f"{what} is {time / timedelta(seconds=1):g} s: use {least / timedelta(seconds=1):g} s or more")
-    if (millis := -(-time // timedelta(milliseconds=1))) > WHOLE_MAX:  # Up, so that no time becomes none.
+    if (millis := -(-time // timedelta(milliseconds=1))) > WHOLE_MAX:  # Up, so that only 0 becomes 0.
         raise Misuse(f"{what} is {time}: use 49 days or less")
     return millis
 
@@ -80,7 +80,7 @@ class Claim:
     """Some resources of one name.
 
     `maximum` is how many may be in use at once; it is needed unless an administrator has declared the name.
-    `slot` wants one certain slot of a semaphore with slots.
+    `slot` asks for a certain slot of a semaphore with slots.
     """
 
     name: str
@@ -119,7 +119,7 @@ class BaseClient:
         """Connects to nothing yet, and starts no thread.
 
         `urls` are those of all nodes, in a list or with commas between them; `http://127.0.0.1:11217` unless given.
-        They may have a path, as of a proxy. `token_over_plain` permits to send the token to other machines without TLS.
+        They may have a path, as of a proxy. `token_over_plain` permits sending the token to other machines without TLS.
         `SIGNALBOX_URL`, `SIGNALBOX_TOKEN_FILE`, or else `SIGNALBOX_TOKEN`, `SIGNALBOX_CA` and
         `SIGNALBOX_TOKEN_OVER_PLAIN=1` are used for what is not given. Raises Misuse if one of them is wrong, or a file
         has no token. `label` is shown to administrators. An acquire tries for `unreachable_after` to reach a server.
@@ -166,7 +166,7 @@ class BaseClient:
         is_shared: bool = False,
         label: str | None = None,
     ) -> dict[str, Any]:
-        """An acquire as JSON. Raises Misuse of what no server accepts, in the words of this client."""
+        """An acquire as JSON. Raises Misuse for what no server accepts, with this client's names of the parameters."""
         if isinstance(name, str):
             name = Claim(name, maximum)
         elif maximum is not None:
@@ -223,7 +223,7 @@ class BasePermit:
         return self._lease
 
     def _release(self, is_done: bool) -> Future[None] | None:
-        """Begins to release the permit, unless it is released. Nobody waits for the release of one that is lost."""
+        """Begins to release the permit, unless it is released. The release of a lost permit is not awaited."""
         lease = self._here()
         if is_done and not lease.is_shared:
             raise Misuse(f"the permit of {lease.described} is not one of acquire_shared: release it with release()")
@@ -304,7 +304,7 @@ class Permit(BasePermit):
         self._listeners = listeners
 
     def on_lost(self, function: Callable[[LostReason], object]) -> None:
-        """Calls a function with the reason when the permit is lost, on a thread of the client; at once if it is."""
+        """Calls a function with the reason when the permit is lost, on a thread of the client; at once if it was."""
         lease = self._here()
         self._listeners.add("lost", lambda: function(lease.reason))
         if not self.is_held and not lease.was_released:
@@ -326,7 +326,7 @@ class Permit(BasePermit):
             result(releasing)
 
     def release_done(self) -> None:
-        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are informed."""
+        """Like `release`, for a permit of `acquire_shared`: the result is there, and all that wait are informed."""
         if releasing := self._release(is_done=True):
             result(releasing)
 
@@ -357,7 +357,7 @@ class Client(BaseClient):
     def close(self) -> None:
         """Gives all acquires up, and releases all permits. It waits 5 s for that at most, and can be repeated.
 
-        It is the end of a `with` block of the client. A client that is closed raises Misuse if it shall acquire.
+        It is the end of a `with` block of the client. A closed client raises Misuse when it is asked to acquire.
         """
         if closing := self._close():
             result(closing)
@@ -414,7 +414,7 @@ class Client(BaseClient):
         ttl: timedelta = TTL,
         label: str | None = None,
     ) -> Permit | None:
-        """As `acquire` without waiting; None if the resources are in use."""
+        """Like `acquire`, but without waiting; None if the resources are in use."""
         try:
             return self.acquire(name, maximum=maximum, ttl=ttl, label=label)
         except Busy:
@@ -428,9 +428,9 @@ class Client(BaseClient):
         ttl: timedelta = TTL,
         queue_max: int | None = None,
     ) -> Permit | None:
-        """Acquires a name for a single flight, of which `share` has the steps.
+        """Acquires a name for a single flight, for programs that do not use `share`.
 
-        The permit is to make the result with, and ends with `release_done`. None: another client has made the result
+        Make the result while you have the permit, and end with `release_done`. None: another client has made the result
         while this one waited; nothing is held. Raises as `acquire`.
         """
         return self._acquire(name, maximum=1, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=True)
@@ -496,7 +496,7 @@ class Client(BaseClient):
         """Decorates a function, such as a task of Celery or RQ, or the `handle` of a command of Django.
 
         A call holds one of the name. With `on_busy="skip"`, a call that finds it in use returns None, and the
-        function is not called. Raises Misuse of a generator or an async function, whose work is done after the call.
+        function is not called. Raises Misuse for a generator or an async function, whose work is done after the call.
         """
         failures = self._skipped(name, maximum=maximum, wait=wait, ttl=ttl, on_busy=on_busy)
 
@@ -520,7 +520,7 @@ class Client(BaseClient):
 
 
 def worked_later(function: Callable[..., object]) -> str | None:
-    """What a function is whose call only begins its work; None of others."""
+    """The kind of a function whose call only begins its work; None for others."""
     while isinstance(function, functools.partial):
         function = function.func
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004 An object may be called as a function.

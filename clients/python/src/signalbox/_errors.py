@@ -9,7 +9,7 @@ LostReason = Literal["expired", "unreachable", "not_permitted", "revoked", "remo
 
 
 class SignalboxError(Exception):
-    """A failure of the client or of a request. All others are one of these."""
+    """The base class of all failures of the client and of its requests."""
 
 
 class Busy(SignalboxError):

@@ -33,7 +33,7 @@ ATTEMPTS_MAX = 4
 """How many attempts of one request are under way at a time."""
 
 REFUSED = (401, 403, 429)
-"""The client has not the right, or a wrong token."""
+"""The client does not have the right, or has a wrong token."""
 
 
 BEGIN = b"HTTP/"
@@ -41,7 +41,7 @@ BEGIN = b"HTTP/"
 
 
 class Hopeless(Exception):
-    """What listens at an address is certainly no server that the client can use, so repeating does not help."""
+    """What listens at an address is certainly not a server that the client can use, so repeating does not help."""
 
     def __init__(self, failure: type[SignalboxError], why: str) -> None:
         super().__init__(why)
@@ -50,7 +50,7 @@ class Hopeless(Exception):
 
 
 class LimitReached(Unreachable):
-    """The last word of a server was that it has no room. Further requests may have been executed."""
+    """The last answer of a server was that it has no room. Further requests may have been executed."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.message)
@@ -75,7 +75,7 @@ class Answer:
     retry_after: float = 0.0
 
     def check(self, path: str) -> None:
-        """Raises WrongAnswer of what no server of signalbox answers to a request with this path."""
+        """Raises WrongAnswer for what no server of signalbox answers to a request with this path."""
         if path == "acquire":
             is_one = (self.status, self.body.get("state")) in ((200, "held"), (200, "done"), (202, "queued"))
         else:
@@ -116,7 +116,7 @@ class _Server:
     path: str
     """What stands before the paths of the requests, as at a proxy."""
     hint: str
-    """What a failure says besides the authority."""
+    """The text that a failure adds to the authority."""
     idle: deque[_Connection] = field(default_factory=deque)
     address: int = 0
     """Which address of the name the next attempt begins with: the one that was connected to last, or, while an attempt
@@ -239,7 +239,7 @@ class Servers:
 
         After `hedge` seconds without an answer, it is sent to the next server as well, over another connection, to be
         answered at once: the first answer counts. A server that does not lead, has no room, or fails, has not answered.
-        All requests can be repeated. Raises Hopeless of an acquire, which does not wait until all servers are replaced.
+        All requests can be repeated. Raises Hopeless for an acquire, which does not wait until servers are replaced.
         """
         servers = itertools.cycle(list(self._servers))
         attempts: dict[asyncio.Task[Answer], _Server] = {}

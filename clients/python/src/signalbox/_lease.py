@@ -49,8 +49,8 @@ class Event:
     """Something that has happened to a lease. What does not belong to its kind is None."""
 
     kind: Literal["waiting", "acquired", "renewed", "revoking", "lost", "released"]
-    """It waits in the queue; it is held; the server has renewed it; an administrator takes it away after a time of
-    grace; it is over without a release; the program has released it."""
+    """It waits in the queue; it is held; the server has renewed it; an administrator takes it away after a grace
+    period; it is over without a release; the program has released it."""
     names: tuple[str, ...]
     """What is acquired, in the order of the claims."""
     position: int | None = None
@@ -248,7 +248,7 @@ class Lease:
     # Renew.
 
     async def _keep(self) -> None:
-        """Renews until the lease is over, and tells so."""
+        """Renews until the lease is over, and reports that."""
         reason = await self._renew()
         if not self.was_released:
             self.reason = reason

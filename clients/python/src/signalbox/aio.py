@@ -87,7 +87,7 @@ class Permit(BasePermit):
             await asyncio.shield(asyncio.wrap_future(releasing))
 
     async def release_done(self) -> None:
-        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are informed."""
+        """Like `release`, for a permit of `acquire_shared`: the result is there, and all that wait are informed."""
         if releasing := self._release(is_done=True):
             await asyncio.shield(asyncio.wrap_future(releasing))
 
@@ -236,7 +236,7 @@ class Client(BaseClient):
         ttl: timedelta = TTL,
         label: str | None = None,
     ) -> Permit | None:
-        """As `acquire` without waiting; None if the resources are in use."""
+        """Like `acquire`, but without waiting; None if the resources are in use."""
         try:
             return await self.acquire(name, maximum=maximum, ttl=ttl, label=label)
         except Busy:
@@ -309,7 +309,7 @@ class Client(BaseClient):
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
         """Decorates an async function, as `signalbox.Client.limit`; its calls run in `Permit.guard`.
 
-        Raises Misuse of all other functions.
+        Raises Misuse for all other functions.
         """
         failures = self._skipped(name, maximum=maximum, wait=wait, ttl=ttl, on_busy=on_busy)
 
