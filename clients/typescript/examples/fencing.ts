@@ -4,7 +4,7 @@
 
 import type { Permit } from "signalbox";
 
-/** What is needed of a database, such as a client of `pg`. */
+/** The part of a database client, such as one of `pg`, that is needed. */
 export interface Database {
   query(sql: string, values: unknown[]): Promise<{ rowCount: number | null }>;
 }

@@ -1,4 +1,4 @@
-// What a program asks for, and how it is sent.
+// The options of requests, and their form on the wire.
 
 import { Misuse } from "./failures.js";
 import type { WireClaim, WireRequest } from "./messages.js";
@@ -16,7 +16,7 @@ export interface Claim {
    * name.
    */
   readonly maximum?: number | undefined;
-  /** One certain slot of a declared semaphore that has slots. */
+  /** A certain slot of a declared semaphore that has slots. */
   readonly slot?: number | undefined;
 }
 
@@ -42,7 +42,7 @@ export type Names = Name | readonly (Name | Claim)[];
 
 const U32_MAX = 0xffff_ffff;
 
-/** The server's `session.min_ttl`, by default: a server would take a shorter time for this one. */
+/** The server's default `session.min_ttl`: a server would raise a shorter time to it. */
 const TTL_MS_MIN = 1_000;
 
 /** The longest name and label, in bytes. */
@@ -56,7 +56,7 @@ const OF_CLAIM = ["resources", "maximum", "slot"] as const;
 const OF_QUEUE = ["waitMs", "queueMax"] as const;
 const OF_REQUEST = ["ttlMs", "label", "signal"] as const;
 
-/** What is called, and the options that apply to it. */
+/** The options that apply to each function. */
 export const OPTIONS = {
   acquire: [...OF_CLAIM, ...OF_QUEUE, ...OF_REQUEST],
   tryAcquire: [...OF_CLAIM, ...OF_REQUEST],
@@ -88,7 +88,7 @@ export function wireRequest(
   };
 }
 
-/** Whether options are an object that has none but these. A program without types may give anything. */
+/** Checks that options are an object without further properties. A program without types may give anything. */
 export function known(what: string, options: unknown, names: readonly string[]): void {
   if (typeof options !== "object" || options === null || Array.isArray(options)) {
     throw new Misuse(`the options of ${what} are ${shown(options)}; they must be an object, such as { ${names[0]}: … }`);

@@ -30,8 +30,8 @@ import { Validity } from "./validity.js";
 /** Options of a client. What is missing is taken from the environment, as stated. */
 export interface ClientOptions {
   /**
-   * The HTTP listener of the server, such as `http://127.0.0.1:11217`; or those of all nodes of a cluster, which are asked beside
-   * each other. `SIGNALBOX_URL`, with commas between several; or else `http://127.0.0.1:11217`.
+   * The HTTP listener of the server, such as `http://127.0.0.1:11217`; or those of all nodes of a cluster, which are asked in
+   * parallel. `SIGNALBOX_URL`, with commas between several; or else `http://127.0.0.1:11217`.
    */
   readonly url?: string | readonly string[] | undefined;
   /** The token, unless `tokenFile` is given. If neither is: that of `SIGNALBOX_TOKEN_FILE`, or else `SIGNALBOX_TOKEN`. */
@@ -159,7 +159,7 @@ export class Client {
   }
 
   /**
-   * As `acquire` without waiting; `undefined`, if what is requested is in use.
+   * Like `acquire`, but without waiting; `undefined`, if what is requested is in use.
    *
    * @throws as `acquire`, except for Busy
    */
@@ -197,7 +197,7 @@ export class Client {
   }
 
   /**
-   * Acquires a name for a single flight, of which `share` has the steps.
+   * Acquires a name for a single flight, for programs that do not use `share`.
    *
    * @returns a permit to make the result with, which ends with `releaseDone`; `undefined`, if another client has made the result while
    * this one waited, so that nothing is held
@@ -378,7 +378,7 @@ export class Client {
     return promise;
   }
 
-  /** A worker has ended: nothing is renewed any more. The next acquire starts another one. */
+  /** A worker has ended, and renews nothing from now on. The next acquire starts another one. */
   #fail(worker: Worker, error: unknown): void {
     if (this.#worker !== worker) {
       return;

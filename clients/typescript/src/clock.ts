@@ -1,4 +1,4 @@
-// The clock that leases are counted on. It keeps running while the machine is suspended, where the platform has such a clock, and
+// The clock that measures leases. It keeps running while the machine is suspended, where the platform has such a clock, and
 // all threads of a process read the same one.
 //
 // On Linux, process.hrtime stands still in suspension, and /proc/uptime does not. The kernel rounds it down to 10 ms.

@@ -1,4 +1,4 @@
-// What a client tells its program about its permits.
+// The events that a client reports to its program.
 
 import type { LostReason } from "./validity.js";
 
@@ -15,7 +15,7 @@ export type Happening =
  * An event. `id` is the same number for all events of one acquire and of its permit (`permit.id`), and `names` are what was acquired;
  * of a name that is bytes, each character is one.
  *
- * - `waiting`: it waits in the queue; `position` 1 is served next. It is told again while it waits
+ * - `waiting`: it waits in the queue; `position` 1 is served next. It is reported again while it waits
  * - `acquired`, and then `renewed` again and again
  * - `revoking`: an administrator takes it away after `graceMs`
  * - `lost` or `released`: the last event of a permit

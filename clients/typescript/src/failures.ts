@@ -2,7 +2,7 @@
 
 import type { LostReason } from "./validity.js";
 
-/** The base of all failures of this package. `code` is the server's word for the failure, or `undefined` if it has none. */
+/** The base of all failures of this package. `code` is the server's code for the failure, or `undefined` if it has none. */
 export abstract class Failure extends Error {
   readonly code: string | undefined;
 
@@ -28,7 +28,7 @@ export class Unreachable extends Failure {}
 /** The server refuses the token, or the client may not acquire the name. */
 export class NotPermitted extends Failure {}
 
-/** The request or the configuration is wrong; to repeat it does not help. */
+/** The request or the configuration is wrong; repeating it does not help. */
 export class Misuse extends Failure {}
 
 /** The permit is lost, or the request was ended by an administrator: stop the work. */

@@ -1,4 +1,4 @@
-// What the program's thread and the worker send to each other.
+// The messages between the program's thread and the worker.
 
 import type { LostReason } from "./validity.js";
 

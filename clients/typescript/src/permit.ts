@@ -4,7 +4,7 @@ import type { Happening } from "./events.js";
 import { Lost, Misuse } from "./failures.js";
 import type { LostReason, Validity } from "./validity.js";
 
-/** What a permit needs of its client. */
+/** The part of a client that a permit uses. */
 export interface Holder {
   /** The permit is one of a single flight. */
   readonly isShared: boolean;
@@ -102,7 +102,7 @@ export class Permit {
   }
 
   /**
-   * `release` of a permit of `acquireShared`: the result is there, and all that wait for it are informed.
+   * Like `release`, for a permit of `acquireShared`: the result is there, and all that wait for it are informed.
    *
    * @throws Misuse, if it is another permit, which stays held
    */

@@ -1,11 +1,11 @@
-// What a token looks like.
+// The form of a token.
 
 import { Misuse } from "./failures.js";
 
 /**
  * A token without the white space around it, such as the end of its line in a file.
  *
- * @throws Misuse, if it is empty, or has what no token has and no request can have
+ * @throws Misuse, if it is empty, or has a character that no token has and no request can have
  */
 export function parseToken(given: string): string {
   const token = given.trim();

@@ -1,4 +1,4 @@
-// What both threads know of a lease: until when it is valid, and whether it is being lost. It is in memory that they share, so
+// The state of a lease that both threads read: until when it is valid, and whether it is being lost. It is in shared memory, so
 // a program whose event loop was blocked reads what has happened meanwhile. Only the worker writes.
 
 import { CLOCK_STEP_MS, now } from "./clock.js";

@@ -185,7 +185,7 @@ test("a token is replaced while the client runs", async () => {
   await eventually("the lease is renewed with the second", () => renewed.includes(permit.id));
   permit.check();
 
-  // A client that is not permitted any more loses what it has.
+  // A client that is no longer permitted loses what it has.
   const aborted = once(permit.signal, "abort");
   server.command("token", "revoke", "second", "--file", place("tokens.toml"));
   await server.signal("SIGHUP");

@@ -109,7 +109,7 @@ function grantedBy(view: View, sent: number): Granted {
   return { grant, slots, ttlMs, untilMs: sent + valid_ms };
 }
 
-/** What a status of 400 to 499 means. */
+/** The failure for a status of 400 to 499. */
 function refusal(answer: Answer, request: WireRequest, hasToken: boolean): WireFailure {
   const { code = `status ${answer.status}`, message = "the answer has no reason" } = answer.body.error ?? {};
   switch (code) {

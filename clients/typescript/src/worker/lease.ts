@@ -8,12 +8,12 @@ import type { View } from "./transport.js";
 /** How often the end is compared with the clock, since timers stand still while the machine is suspended. */
 const LOOK_MS = 1_000;
 
-/** What a lease tells. */
+/** Is called with what happens to a lease. */
 export interface Listener {
   renewed(lease: Lease): void;
-  /** It ends after `graceMs`. It is not renewed any more. */
+  /** It ends after `graceMs`. It is no longer renewed. */
   revoking(lease: Lease, graceMs: number): void;
-  /** The client may not be permitted any more, so the lease is not renewed for now. */
+  /** The client may no longer be permitted, so the lease is not renewed for now. */
   refused(lease: Lease): void;
   /** It has ended, and not by `release`. */
   lost(lease: Lease, reason: LostReason): void;

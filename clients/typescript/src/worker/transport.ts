@@ -1,5 +1,5 @@
 // Requests to the servers: JSON over HTTP, on connections that are kept. A request may be sent any number of times, so one that
-// was not answered is repeated, by the caller, and a client of several servers asks them beside each other until one answers.
+// was not answered is repeated, by the caller, and a client of several servers asks them in parallel until one answers.
 
 import { Agent, type IncomingMessage, request as httpRequest, type RequestOptions } from "node:http";
 import { Agent as SecureAgent, request as httpsRequest } from "node:https";
@@ -37,7 +37,7 @@ export class NoAnswer extends Error {
   readonly retryAfterMs: number;
   /** The failure of an acquire, if what answers is certainly not a server that the client can use, so repeating does not help. */
   readonly hopeless: "Misuse" | "Unreachable" | undefined;
-  /** The server's words, if it has no room for the request. */
+  /** The server's message, if it has no room for the request. */
   readonly limit: string | undefined;
 
   constructor(message: string, more: Partial<Pick<NoAnswer, "retryAfterMs" | "hopeless" | "limit">> = {}) {
@@ -87,7 +87,7 @@ export class Transport {
 
   /**
    * Sends a request about leases. The server may keep it for `pollMs`. The server that answered last is asked first, and the others
-   * beside it, to answer at once, if it fails, or has not answered `lateMs` later. `ANSWER_MS` later, this gives up.
+   * in parallel, to answer at once, if it fails or has not answered `lateMs` later. `ANSWER_MS` later, this gives up.
    *
    * @throws NoAnswer, or the reason of `signal`
    */
@@ -104,7 +104,7 @@ export class Transport {
       : this.#race(ask, pollMs, pollMs + lateMs, signal);
   }
 
-  /** Asks servers beside each other. The first answer counts; a refusal counts only if no other server has another answer. */
+  /** Asks servers in parallel. The first answer counts; a refusal counts only if no other server has another answer. */
   async #race(
     ask: (server: Server, pollMs: number, signal: AbortSignal) => Promise<Answer>,
     pollMs: number,

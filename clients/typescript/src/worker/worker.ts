@@ -104,7 +104,7 @@ function listener(id: number): Listener {
     lost(lease, reason) {
       renewal.remove(lease);
       leases.delete(id);
-      // It may be that the server counts on; and an acquire that comes late begins no lease.
+      // The server may consider the lease valid for longer; and an acquire that comes late then begins no lease.
       void release(lease.key, lease.endsAtMs);
       report({ is: "lost", id, reason });
     },
