@@ -1,4 +1,4 @@
-//! Changes by clients that may not make them.
+//! Changes by requests of HTTP: their effects, the rights that they need, and the audit log.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -58,11 +58,11 @@ fn the_status_says_whether_changes_are_possible() {
 fn a_change_whose_client_closes_at_once_is_in_the_audit_log() {
     const CHANGES: usize = 20;
     let directory = open_directory();
-    let place = directory.path().display();
+    let path = directory.path().display();
     let bearer = create(&directory.path().join("tokens.toml"), "op", &["all"]);
     let (http, _config) = HttpDaemon::configured(
-        &format!("data_dir = '{place}/data'"),
-        &format!("[access]\ntokens = '{place}/tokens.toml'\naudit_log = '{place}/audit.log'\n"),
+        &format!("data_dir = '{path}/data'"),
+        &format!("[access]\ntokens = '{path}/tokens.toml'\naudit_log = '{path}/audit.log'\n"),
     );
     let mut sent = 0;
     let mut made = Vec::new();
@@ -295,7 +295,7 @@ fn the_first_change_without_the_right_is_in_the_audit_log() {
     for (path, body, status, ..) in cases {
         assert_eq!(ask(path, body), status, "{path}");
     }
-    // What changes nothing is not in it, and neither is what nobody can understand.
+    // Requests that change nothing are not in it, and malformed ones are not either.
     assert_eq!(
         http.post("/api/v1/name", &[("Authorization", &bearer)], r#"{"kind": "semaphore", "name": "gpu"}"#)
             .status,
@@ -383,7 +383,7 @@ fn changes_do_what_their_fields_say() {
     }
     let gpu = || http.get("/api/v1/declared?prefix=gpu").json()["items"].get(0).cloned().unwrap_or_default();
     assert_eq!((&gpu()["paused"], &gpu()["slots_out"]), (&json!(true), &json!([2])));
-    // Each of them is made only with the generation that there is.
+    // Each of them is made only with the present generation.
     for (path, fields) in [
         ("resize", json!({"capacity": 4})),
         ("resume", json!({})),
@@ -402,7 +402,7 @@ fn changes_do_what_their_fields_say() {
     assert_eq!(query.status, 401, "the token is checked first");
 }
 
-/// Says whether a line of the audit log is about the holder of a semaphore.
+/// Asserts that a line of the audit log is about the holder of a semaphore.
 fn assert_of(line: &Value, name: &str) {
     let target = line["target"].as_str().unwrap();
     assert!(target.starts_with(&format!("semaphore \"{name}\" of ")), "{line}");

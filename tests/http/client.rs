@@ -52,12 +52,12 @@ impl HttpDaemon {
         Self::of(Daemon::spawn(serve(ANY_PORTS.into_iter().chain(["--http-port", "0"]))))
     }
 
-    /// With further lines of a configuration file, which begin with the section `[http]`.
+    /// Starts a daemon with further lines of a configuration file, which begin with the section `[http]`.
     pub fn with(lines: &str) -> (Self, ConfigFile) {
         Self::configured("", lines)
     }
 
-    /// With further lines of a configuration file: some before its first section, and as [`Self::with`].
+    /// Like [`Self::with`], with further lines before the first section too.
     pub fn configured(first_lines: &str, http_lines: &str) -> (Self, ConfigFile) {
         let file = ConfigFile::toml(&format!("{first_lines}\n[http]\n{http_lines}"));
         let mut command = serve_file(&file.path());

@@ -16,14 +16,14 @@ struct Applying {
 }
 
 impl Applying {
-    /// With further lines at the end of the configuration.
+    /// Starts a server with further lines at the end of the configuration.
     fn start(lines: &str) -> Self {
         let directory = open_directory();
-        let place = directory.path().display();
+        let path = directory.path().display();
         let file = directory.path().join("tokens.toml");
         let [all, reads] = ["all", "read"].map(|rights| create(&file, rights, &[rights]));
         let (http, config) = HttpDaemon::with(&format!(
-            "enable = true\n[access]\ntokens = '{place}/tokens.toml'\naudit_log = '{place}/audit.log'\n{lines}"
+            "enable = true\n[access]\ntokens = '{path}/tokens.toml'\naudit_log = '{path}/audit.log'\n{lines}"
         ));
         Self { http, all, reads, directory, _config: config }
     }
@@ -40,7 +40,7 @@ impl Applying {
         self.ask(&self.all, "apply", document)
     }
 
-    /// What is declared.
+    /// The document of all declarations.
     fn export(&self) -> Value {
         let (status, document) = self.ask(&self.all, "declarations", &json!({}));
         assert_eq!(status, 200, "{document}");

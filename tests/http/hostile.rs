@@ -1,4 +1,4 @@
-//! Pages of other sites, names that were made to lead here, and requests that two parsers read differently.
+//! Pages of other sites, host names that resolve to this server, and requests that two parsers read differently.
 
 use crate::client::HttpDaemon;
 

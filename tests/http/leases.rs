@@ -76,7 +76,7 @@ impl HttpDaemon {
         Some(found.parse().unwrap())
     }
 
-    /// Waits until so many requests wait for a change.
+    /// Waits until this number of requests wait for a change.
     #[track_caller]
     fn wait_for_parked(&self, count: u64) {
         eventually("requests wait", || self.metric("signalbox_http_parked_requests") == Some(count));
@@ -259,7 +259,7 @@ fn a_wait_has_an_end_and_so_has_each_request_of_it() {
     assert_eq!(http.renewed(&key, 0)["state"], "lost");
 }
 
-/// A lease keeps its time to live when the default becomes longer, and so its requests stay no longer than before.
+/// A lease keeps its time to live when the default becomes longer, so its requests wait no longer than before.
 #[test]
 fn a_request_waits_no_longer_than_its_lease_lasts_after_the_limits_have_changed() {
     let ttl = |seconds: u32| format!("[session]\ndefault_ttl = {seconds}\n");
@@ -319,7 +319,7 @@ fn a_newer_request_with_a_key_answers_the_one_before() {
     http.wait_for_parked(1);
     http.give_back(&queued);
     assert_eq!(read_reply(&mut before).json()["leases"][0]["state"], "lost");
-    // As for a request that waits for its grant.
+    // The same holds for a request that waits for its grant.
     let (_, _) = http.hold("a");
     let given_up = key();
     let mut waiting =
@@ -329,7 +329,7 @@ fn a_newer_request_with_a_key_answers_the_one_before() {
     assert_eq!(read_reply(&mut waiting).code(), "released");
 }
 
-/// The server counts from when the request came, and the client from before.
+/// The server counts from the receipt of the request, and the client from its sending.
 #[test]
 fn a_revocation_answers_at_once_and_counts_from_the_request() {
     let mut http = HttpDaemon::start();
@@ -348,7 +348,7 @@ fn a_revocation_answers_at_once_and_counts_from_the_request() {
     assert!(grace <= of(parked_at_most), "{grace} {parked_at_most:?}");
     assert!(grace >= of(Duration::from_millis(300)) && parked_at_least < parked_at_most, "{grace}");
     assert_eq!(millis(&revoking, "valid_ms"), grace);
-    // It is renewed, and ends with the grace period all the same.
+    // It is renewed, and still ends with the grace period.
     let later = http.renewed(&key, 0);
     assert!(later["state"] == "revoking" && millis(&later, "valid_ms") <= 3_840, "{later}");
     http.command(&["revoke", "--grant", &grant(&held).to_string(), "--grace", "0"]);
@@ -493,7 +493,7 @@ fn rights_are_those_of_the_service_ports() {
     let renewed = post(&http, "renew", &web, &json!({"keys": [own, foreign]})).json();
     let states: Vec<_> = renewed["leases"].as_array().unwrap().iter().map(|lease| &lease["state"]).collect();
     assert_eq!(states, ["held", "not_permitted"]);
-    // Giving back needs the key and no right.
+    // A release needs the key, but no right.
     http.give_back(&foreign);
     let queued = key();
     let header = format!("Authorization: {}\r\n", bearer(&web));
@@ -597,7 +597,7 @@ fn a_server_that_is_being_stopped_sends_its_clients_elsewhere() {
     http.wait_for_parked(2);
     http.daemon.signal(nix::sys::signal::Signal::SIGTERM);
     for stream in [&mut renewing, &mut acquiring] {
-        // The process may end before an answer is sent; that too has its client repeat the request.
+        // The process may end before an answer is sent; then, too, the client repeats the request.
         if stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0) {
             let reply = read_reply(stream);
             assert_eq!((reply.status, reply.code()), (503, "not_serving".to_owned()));
@@ -697,7 +697,7 @@ fn thousands_of_requests_of_a_client_wait_and_everything_else_is_answered() {
     assert_eq!(http.daemon.semaphore().acquire(b"another", 1, 1).status, OK);
     http.give_back(&held);
     eventually("one of them is granted", || http.metric("signalbox_http_leases{state=\"held\"}") == Some(1));
-    // On a slow machine, several answers that it is not yet come before.
+    // On a slow machine, several answers that it still waits come before that.
     let mut answers = String::new();
     while !answers.contains("\"held\"") {
         let mut some = [0; 4096];

@@ -163,7 +163,7 @@ fn objects_are_those_of_the_command_line() {
     let mut http = HttpDaemon::start();
     http.command(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "room 3"]);
     http.command(&["acquire", "gpu=3", "--lease", "1h"]);
-    // The command line lists more of each name.
+    // The command line lists more fields of each name.
     let listed = lines(&http.command(&["list", "--json"])).remove(0);
     let declared = http.get("/api/v1/declared").json()["items"][0].take();
     let (declared, listed) = (declared.as_object().unwrap(), listed.as_object().unwrap());

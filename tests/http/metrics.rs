@@ -1,4 +1,4 @@
-//! `/metrics`: what is in it, and that Prometheus accepts it.
+//! `/metrics`: its content, and that Prometheus accepts it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -150,7 +150,7 @@ fn paused_semaphores_are_shown_also_those_without_series() {
         assert_eq!(value(&http, &format!("signalbox_semaphore_paused{{name=\"{name}\"}}")), expected);
     }
     let found = samples(&http.get("/metrics").text());
-    assert!(found.keys().all(|series| !series.contains("oldest_wait")), "nobody waits: {found:?}");
+    assert!(found.keys().all(|series| !series.contains("oldest_wait")), "no request waits: {found:?}");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn long_names_are_summed_up_when_their_labels_have_no_room() {
         text = http.get("/metrics").text();
         samples(&text).contains_key(other)
     });
-    // Each label is 80 KB, so three have room in each of two families.
+    // Each label is 80 KB, so each of two families has room for three.
     assert_eq!(samples(&text)[other], 17.0);
     assert!(text.len() < 1 << 20, "{} bytes", text.len());
 }
@@ -252,7 +252,7 @@ fn promtool_accepts_the_metrics() {
     assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A series of a metric that docs/metrics.md lists; a histogram has several.
+/// Checks that docs/metrics.md lists the metric of a series; a histogram has several series.
 fn assert_listed(series: &str) {
     let suffix = ["_bucket", "_sum", "_count"].into_iter().find_map(|suffix| series.strip_suffix(suffix));
     let listed = |metric: &str| PAGE.contains(&format!("| `{metric}` |"));

@@ -74,7 +74,7 @@ fn clients_behind_a_proxy_have_their_own_shares() {
         })
         .collect();
     assert_eq!(get(behind_proxy(&http, many), "/healthz", "").status, 200);
-    assert!(is_closed(open.remove(0)), "it takes the place of the client's oldest one");
+    assert!(is_closed(open.remove(0)), "it replaces the client's oldest one");
     assert_eq!(get(behind_proxy(&http, few), "/healthz", "").status, 200);
     let line = http.daemon.logged_message("a client has used up its share of a limit");
     assert_eq!((text(&line, "client"), text(&line, "limit")), ("203.0.113.7", "HTTP connections"));
@@ -84,7 +84,7 @@ fn clients_behind_a_proxy_have_their_own_shares() {
 fn each_client_gets_a_connection_though_all_are_in_use() {
     let (http, _config) = HttpDaemon::configured(&format!("proxies = '{PROXY}'"), "");
     let client = |number| Ipv4Addr::new(203, 0, 113, number);
-    // One has more of them than each of the others.
+    // One client has more of them than any other.
     let many: Vec<_> = [7; 10].into_iter().chain((10..28).flat_map(|number| [number; 3])).collect();
     let mut open: Vec<_> = many
         .iter()
