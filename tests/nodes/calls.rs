@@ -1,4 +1,4 @@
-//! The client against a real etcd: what it asks, and what etcd refuses.
+//! The client against a real etcd: its requests, and what etcd refuses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use signalbox_cluster::etcd::{EtcdClient, Settings};
 use crate::support::calls::{always, between, delete, one, put, refused};
 use crate::support::etcd::RealEtcd;
 
-/// A number of keys with long values, written by several transactions.
+/// Writes keys with long values, by several transactions.
 fn fill(client: &mut EtcdClient, keys: u32, value_bytes: usize) {
     for first in (0..keys).step_by(10) {
         let keys = first..(first + 10).min(keys);
@@ -17,7 +17,7 @@ fn fill(client: &mut EtcdClient, keys: u32, value_bytes: usize) {
     }
 }
 
-/// The rest of what a read means is compared with the store in memory: see `differential`.
+/// `differential` compares the other semantics of reads with the store in memory.
 #[test]
 fn an_empty_key_begins_before_all_keys_and_ends_before_none() {
     let Some(etcd) = RealEtcd::start(1) else { return };

@@ -58,7 +58,7 @@ fn the_contents_of_a_data_directory_move_into_a_cluster_and_an_import_that_was_k
     let exported = outcome(data(&["export", directory.to_str().unwrap()]));
     assert!(exported.status.success(), "{}", stderr(&exported));
 
-    // What an import leaves behind that was killed after its first records.
+    // The state that an import leaves if it is killed after its first records.
     let keys = Keys::new("main");
     let format = Format {
         layout: UNFINISHED_IMPORT,

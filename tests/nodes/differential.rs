@@ -1,5 +1,5 @@
 //! The store in memory against a real etcd: both get the same random transactions and reads, and every answer is
-//! compared. So the semantics of the one are those of the other, and tests on the one count.
+//! compared. So both have the same semantics, and tests with the store in memory are meaningful.
 //!
 //! `PROPTEST_CASES=3000 cargo test --test nodes differential` searches for longer.
 
@@ -16,7 +16,7 @@ use crate::support::etcd::{FakeStore, RealEtcd};
 
 /// A key, as the part after the prefix of the history; `None` is the empty key.
 type Key = Option<&'static [u8]>;
-/// A byte and how often a value has it, which is quicker to read than the value.
+/// A byte and how often a value repeats it, which is easier to read than the value.
 type Value = (u8, usize);
 
 const KEYS: [&[u8]; 6] = [b"", b"\0", b"a", b"a\0", b"b", b"\xff"];
@@ -27,7 +27,7 @@ const END: &[u8] = b"\xff\xff";
 #[derive(Clone, Copy, Debug)]
 enum At {
     Zero,
-    /// So many revisions before the present one, but not before the history.
+    /// This number of revisions before the present one, but not before the history.
     Ago(u64),
     /// That of the key's last change.
     OfKey,
@@ -55,7 +55,7 @@ enum Step {
         then: Vec<Action>,
         otherwise: Vec<Action>,
     },
-    /// Writes many keys, with a value of so many bytes each, and deletes every so many of them.
+    /// Writes `keys` keys with values of `value_bytes`, but deletes one in `deletes` of them.
     Many {
         keys: usize,
         value_bytes: usize,
@@ -129,7 +129,7 @@ struct Pair<'a> {
     client: &'a mut EtcdClient,
     fake: FakeStore,
     prefix: Vec<u8>,
-    /// What to add to a revision of the store in memory.
+    /// The difference between a revision of etcd and that of the store in memory.
     ahead: Revision,
 }
 
@@ -275,7 +275,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// An answer, or that it was refused; the words differ.
+/// An answer, or `None` if it was refused: the texts of refusals differ.
 fn kind<T>(answer: Result<T, CallError>) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),

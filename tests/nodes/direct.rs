@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Where nothing answers (RFC 5737).
+/// An address at which nothing answers (RFC 5737).
 const NOWHERE: &str = "192.0.2.1";
 
 /// The leader of a cluster, and another node.
@@ -28,7 +28,7 @@ fn client_of(cluster: &TestCluster, node: usize) -> Client {
     cluster.client_of(node, |builder| builder.ttl(LEASE).unreachable_after(LEASE))
 }
 
-/// How many connections a node relays, as its last heartbeat says.
+/// The number of connections that a node relays, according to its last heartbeat.
 fn relayed(cluster: &mut TestCluster, node: usize) -> u64 {
     let name = cluster.node(node).name.clone();
     let status = cluster.status(node);
@@ -73,7 +73,7 @@ fn a_client_that_does_not_reach_the_leader_stays_with_its_relay() {
     assert!(permit.is_held() && second.is_held());
 }
 
-/// Each way in which a leader ends, of a client that is connected to it directly and has configured another node.
+/// For each way in which a leader ends: the client is connected to it directly, and knows another node from its configuration.
 #[test]
 fn a_direct_client_finds_the_next_leader() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGSTOP] {

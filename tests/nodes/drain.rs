@@ -81,7 +81,7 @@ fn a_drain_that_is_not_possible_is_refused_and_the_leader_goes_on() {
     cluster.await_standby(standby);
     cluster.freeze(standby);
     let (leads, stands_by) = (name(leader), name(standby));
-    // What the command finds out, and what the leader does: `crates/cluster/tests/cluster/handover.rs` has the other reasons.
+    // Reasons that the command or the leader finds; `crates/cluster/tests/cluster/handover.rs` has the others.
     for (arguments, why) in [
         (&["x"][..], "the cluster has no node \"x\"; it has \"node-0\", \"node-1\"".to_owned()),
         (&[&stands_by], format!("node \"{stands_by}\" sends no heartbeats, so it cannot hand over")),

@@ -1,7 +1,7 @@
 //! Three nodes and three members of etcd as real processes on machines of their own (network namespaces), under faults:
 //! processes that are killed or frozen, and networks that are cut, also in one direction only.
 //!
-//! Clients acquire slots and what has no lease, declare, and keep permits: see `load`. Soon after each fault is over, every
+//! Clients acquire slots, acquire without leases, declare, and keep permits: see `load`. Soon after each fault is over, every
 //! client is served again.
 //!
 //! The faults are drawn from a seed, which a failure prints; the moments at which processes act are not reproducible.
@@ -12,7 +12,7 @@ mod director;
 use std::time::{Duration, Instant};
 
 use self::director::Director;
-use crate::load::{self, Load, Places};
+use crate::load::{self, Load, Location};
 use crate::support::cluster::TestCluster;
 use crate::support::etcd::RealEtcd;
 use crate::support::etcd::real::PACKAGES;
@@ -60,11 +60,11 @@ fn under_faults(machines: &Machines, seed: u64, duration: Duration) {
     let administrators = format!("{} {}", Machines::SWITCH_IP, machines.get(machine_of_client(0)).ip);
     let cluster = TestCluster::start_on(&machines_at(0, NODES), &administrators, etcd);
     cluster.leader();
-    let places = machines_at(machine_of_client(0), CLIENT_MACHINES);
+    let client_machines = machines_at(machine_of_client(0), CLIENT_MACHINES);
     let load = Load::prepare(&cluster, 0);
     let mut director = Director::new(machines, cluster, seed);
     let (findings, ()) =
-        load.run_while(Places::On(&places), seed, |progress| director.act(duration, progress));
+        load.run_while(Location::On(&client_machines), seed, |progress| director.act(duration, progress));
 
     director.keep_logs();
     findings.check_held(director.outages());
@@ -74,7 +74,7 @@ fn under_faults(machines: &Machines, seed: u64, duration: Duration) {
     director.wait_until("nothing is in use when no client holds it", || load::is_given_back(&client));
 }
 
-/// The time that has passed since `began`, for the protocol of a run.
+/// The time that has passed since `began`, for the output of a run.
 fn after(began: Instant) -> String {
     format!("{:7.3} s", began.elapsed().as_secs_f64())
 }

@@ -66,7 +66,7 @@ fn haproxy_as_documented_follows_the_leader_and_ends_connections_to_a_frozen_one
     let address = counters.stream.local_addr().unwrap().to_string();
     assert_eq!(str::from_utf8(&holder_entry.address).unwrap(), address);
 
-    // The kernel of a frozen leader accepts connections still, and acknowledges everything.
+    // The kernel of a frozen leader still accepts connections, and acknowledges everything.
     cluster.daemon(leader).signal(Signal::SIGSTOP);
     assert!(counters.is_closed() && semaphores.is_closed(), "the clients learn that the leader has failed");
     let next = cluster.leader_among(&cluster.others(leader));
@@ -74,7 +74,7 @@ fn haproxy_as_documented_follows_the_leader_and_ends_connections_to_a_frozen_one
 
     cluster.daemon(leader).signal(Signal::SIGCONT);
     cluster.daemon(leader).exit_status();
-    assert_eq!(counters.acquire(b"other", 1, 1).status, OK, "the one that wakes up disturbs nobody");
+    assert_eq!(counters.acquire(b"other", 1, 1).status, OK, "the node that wakes up disturbs no client");
 
     cluster.daemon(next).signal(Signal::SIGTERM);
     assert!(cluster.daemon(next).exit_status().success());

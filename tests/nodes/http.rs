@@ -57,7 +57,7 @@ impl TestCluster {
         read_reply(&mut self.begin_http(node, client, path, body))
     }
 
-    /// The answer to an acquire of what is free.
+    /// Acquires a free name, and returns the answer.
     #[track_caller]
     fn hold(&mut self, node: usize, key: &str, name: &str) -> Value {
         let held = self.http(node, LOCAL, "lease/acquire", &one(key, name, &json!({})));
@@ -79,7 +79,7 @@ impl TestCluster {
         assert_eq!((released.status, released.text()), (200, "{}".to_owned()));
     }
 
-    /// Waits until so many requests wait for a change at the node that leads.
+    /// Waits until this number of requests wait for a change at the node that leads.
     #[track_caller]
     fn await_parked(&mut self, leader: usize, count: usize) {
         let address = self.node(leader).http;
@@ -109,7 +109,7 @@ fn every_node_serves_leases() {
     assert_eq!(cluster.renewed(leader, &holder)["grant"], held["grant"], "it is the leader's");
     let checked = cluster.http(other_node, LOCAL, "grant", &json!({"grant": held["grant"]}));
     assert_eq!((checked.status, &checked.json()["state"]), (200, &json!("held")));
-    // So does what reads, but for what is about the node itself.
+    // The leader answers reads too, except those about the node itself.
     let listed = cluster.http(other_node, LOCAL, "held", &json!({"session": checked.json()["session"]}));
     assert_eq!(
         (listed.status, &listed.json()["items"][0]["name"]),
@@ -155,7 +155,7 @@ fn every_node_serves_leases() {
     assert_eq!(first.status, 200, "{}", first.text());
     assert!(grant(&first.json()) > grant(&held));
     let header = first.header("cache-control");
-    assert_eq!(header, Some("no-store"), "as each answer has it");
+    assert_eq!(header, Some("no-store"), "as in each answer");
 }
 
 /// The files of a cluster whose nodes encrypt what they relay, with these rules.
@@ -193,9 +193,9 @@ fn create_token(folder: &tempfile::TempDir) -> String {
     String::from_utf8(created.stdout).unwrap().trim().to_owned()
 }
 
-/// Two nodes with rules, by which each node has rights by its own address: one client by its address, one by its certificate, and
-/// each with a token. Returns the statuses of acquires at the node that does not lead: of a client without rights, of the one
-/// with the address, with a certificate, and of the first with a token.
+/// Starts two nodes whose rules give rights to the nodes' own address, to one client by its address, to one by its certificate,
+/// and to each client with a token. Returns the statuses of acquires at the node that does not lead: by a client without
+/// rights, by the one with the address, by the one with the certificate, and by the first with a token.
 fn acquires_with_rights(relays_encrypt: bool) -> Option<[u16; 4]> {
     let rules = "anonymous = \"none\"\nnetworks = [\"127.0.0.1 acquire\", \"127.0.0.3 acquire\", \"127.0.0.0/8 none\"]\n\
                  certificates = [\"dns:worker acquire\"]\n";
@@ -214,7 +214,7 @@ fn acquires_with_rights(relays_encrypt: bool) -> Option<[u16; 4]> {
     let without = ask(&mut cluster, "127.0.0.2", "");
     let by_address = ask(&mut cluster, "127.0.0.3", "");
     let by_token = ask(&mut cluster, "127.0.0.2", &format!("Authorization: Bearer {token}\r\n"));
-    // A proxy has not the rights of its address.
+    // A proxy does not have the rights of its address.
     assert_eq!(ask(&mut cluster, "127.0.0.3", "X-Forwarded-For: 127.0.0.3\r\n"), 403);
     let worker = authority.sign("worker", "DNS:worker");
     let mut stream = tls_as(connect_from("127.0.0.2", cluster.node(node).http), &authority, &worker);

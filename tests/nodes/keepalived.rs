@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str); 2] =
 
 const NODES: usize = 2;
 
-/// Two nodes, each a namespace. What runs in them ends with this.
+/// Two nodes, each a namespace. Their processes are killed when this is dropped.
 struct Network {
     processes: Vec<Child>,
     machines: Machines,
@@ -135,7 +135,7 @@ fn keepalived_as_documented_gives_the_address_to_the_node_that_leads_and_answers
     let before = holders(&network);
     assert!(before.status.success() && !before.stdout.is_empty(), "{}", stderr(&before));
 
-    // The kernel of a frozen leader accepts connections still.
+    // The kernel of a frozen leader still accepts connections.
     nodes[leader].signal(Signal::SIGSTOP);
     let mut after = None;
     eventually("the next leader answers at the address", || {

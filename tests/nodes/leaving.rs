@@ -1,4 +1,4 @@
-//! A node that stops: no client may be connected to it any more when other nodes learn that it has left.
+//! A node that stops: no client may still be connected to it when other nodes learn that it has left.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
@@ -130,7 +130,7 @@ fn a_relay_leaves_after_its_last_client_is_disconnected() {
     assert_eq!(count("relayed connection closed"), 2, "{log:#?}");
 }
 
-/// Thousands of connections to a node that are served, if this system allows that many open files.
+/// Thousands of served connections to a node, if this system allows that many open files.
 fn served_thousands(cluster: &TestCluster, node: usize) -> Vec<Wire> {
     let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
@@ -169,7 +169,7 @@ fn a_node_that_relays_thousands_of_clients_takes_over_and_stops_in_order() {
     cluster.served(leader);
 }
 
-/// Stops the threads of a process whose names begin like this, while its others continue; `None`, with a line on standard error,
+/// Stops the threads of a process whose names begin with `name`, while the others continue; `None`, with a line on standard error,
 /// if that is not permitted.
 fn stop_threads(process: Pid, name: &str) -> Option<Vec<Pid>> {
     let mut stopped = Vec::new();
@@ -201,7 +201,7 @@ fn a_relay_that_cannot_disconnect_its_clients_ends_at_once_and_does_not_leave() 
     let Some(threads) = stop_threads(cluster.daemon(relay).pid(), "worker-") else { return };
     cluster.daemon(relay).signal(Signal::SIGTERM);
     for thread in threads {
-        // The process has not ended before whoever has stopped a thread knows its end.
+        // The process ends only after its tracer, this test, has waited for the threads that it stopped.
         while waitpid(thread, Some(WaitPidFlag::__WALL)).is_ok_and(|status| status.pid().is_some()) {}
     }
     let status = cluster.daemon(relay).exit_status();

@@ -1,11 +1,11 @@
-//! Clients that keep a cluster busy while something happens to it, and what is checked of them.
+//! Clients that keep a cluster busy while something happens to it, and the checks of what they have found.
 //!
-//! Workers with the Rust client and over HTTP are connected to any node, which relays them if it does not lead. They acquire slots and record for how long they
-//! believe that they hold them. At no moment do more believe so than there are slots, no two of them in the same slot; ids
-//! grow; and nothing acknowledged is lost.
+//! Workers with the Rust client and over HTTP are connected to any node, which relays them if it does not lead. They acquire
+//! slots and record for how long they believe that they hold them. At no moment do more believe so than there are slots, and
+//! no two believe in the same slot; ids grow; and nothing acknowledged is lost.
 //!
-//! Workers without leases believe that they hold something as long as their connections are open. No more of them do than
-//! there is, whatever happens to the leader, as long as their own node runs and reaches them.
+//! Workers without leases believe that they hold something as long as their connections are open. No more of them do than the
+//! maximum permits, whatever happens to the leader, as long as their own node runs and reaches them.
 
 pub mod clients;
 mod http;
@@ -48,14 +48,14 @@ const KEPT_NAME: &str = "kept";
 
 /// Where clients run.
 #[derive(Clone, Copy)]
-pub enum Places<'a> {
+pub enum Location<'a> {
     /// On the machine of the test.
     Here,
     /// On these machines in turn.
     On(&'a [Machine]),
 }
 
-impl Places<'_> {
+impl Location<'_> {
     fn number(self, client: usize) -> usize {
         match self {
             Self::Here => 0,
@@ -71,7 +71,7 @@ impl Places<'_> {
     }
 }
 
-/// What the clients have found.
+/// The findings of the clients.
 pub struct Findings {
     /// Of workers with the Rust client, and over HTTP.
     beliefs: [Vec<Belief>; 2],
@@ -83,7 +83,7 @@ pub struct Findings {
     unexpected: Vec<String>,
 }
 
-/// Set when it is dropped, so that threads end also if another one panics.
+/// Sets the flag when it is dropped, so that threads end even if another one panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -107,7 +107,7 @@ impl Load {
         Self::of(cluster.client(|builder| builder), addresses, cluster.http_addresses(), runners)
     }
 
-    /// As [`Self::prepare`], for servers at these addresses, and where they serve HTTP.
+    /// Like [`Self::prepare`], for servers at these addresses; `http` has their addresses for HTTP.
     pub fn of(client: Client, addresses: Vec<SocketAddr>, http: Vec<SocketAddr>, runners: usize) -> Self {
         let declaration =
             Declaration { name: SLOTS_NAME.as_bytes(), capacity: SLOTS.into(), numbered: true, label: b"" };
@@ -120,7 +120,7 @@ impl Load {
     /// Runs clients until `act` has ended. Returns what they have found, and the result of `act`.
     pub fn run_while<T>(
         &self,
-        places: Places<'_>,
+        location: Location<'_>,
         seed: u64,
         act: impl FnOnce(&Progress) -> T,
     ) -> (Findings, T) {
@@ -136,29 +136,29 @@ impl Load {
             let workers: Vec<_> = (0..WORKERS)
                 .map(|number| {
                     let worker = Worker::new(run, number, seed_of(number));
-                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                    scope.spawn(move || location.run(number, || worker.work(progress)))
                 })
                 .collect();
             let plain_workers: Vec<_> = (WORKERS..WORKERS + PLAIN_WORKERS)
                 .map(|number| {
-                    let worker = PlainWorker::new(run, number, places.number(number), seed_of(number));
-                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                    let worker = PlainWorker::new(run, number, location.number(number), seed_of(number));
+                    scope.spawn(move || location.run(number, || worker.work(progress)))
                 })
                 .collect();
             let http_workers: Vec<_> = (WORKERS + PLAIN_WORKERS..WORKERS + PLAIN_WORKERS + HTTP_WORKERS)
                 .map(|number| {
                     let worker = HttpWorker::new(run, number, seed_of(number));
-                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                    scope.spawn(move || location.run(number, || worker.work(progress)))
                 })
                 .collect();
             let runners: Vec<_> = (0..self.runners)
                 .map(|number| {
                     let runner = Runner::new(run, number, &held_by_runners);
-                    scope.spawn(move || places.run(number, || runner.work()))
+                    scope.spawn(move || location.run(number, || runner.work()))
                 })
                 .collect();
-            let administrator = scope.spawn(move || places.run(0, || Administrator::new(run, seed).work()));
-            let keeper = scope.spawn(move || places.run(1, || Keeper::new(run).work()));
+            let administrator = scope.spawn(move || location.run(0, || Administrator::new(run, seed).work()));
+            let keeper = scope.spawn(move || location.run(1, || Keeper::new(run).work()));
             let result = act(progress);
             drop(stop_all);
             let findings = Findings {
@@ -178,8 +178,8 @@ impl Load {
 }
 
 impl Findings {
-    /// Panics if more was held than there is. `outages`: when clients could not learn from their nodes that they hold nothing
-    /// any more.
+    /// Panics if more was held than there is. `outages`: when clients could not learn from their nodes that they no longer hold
+    /// anything.
     pub fn check_held(&self, outages: &[Outage]) {
         let Self { beliefs, plain_beliefs, grants_of_runners, declared, kept, unexpected } = self;
         assert!(unexpected.is_empty(), "{unexpected:#?}");
@@ -216,7 +216,7 @@ impl Findings {
     }
 }
 
-/// Whether nothing is in use of what the workers have acquired.
+/// Whether everything that the workers acquired has been released.
 pub fn is_given_back(client: &Client) -> bool {
     let in_use = |namespace, name: &[u8]| {
         client.wait(async { Ok::<_, Error>(client.direct().await?.inspect(namespace, name).await?.in_use) })

@@ -29,8 +29,8 @@ fn repeat(client: &mut EtcdClient, transaction: &Transaction) {
     }
 }
 
-/// How many connections to a port this process has. etcd connects to itself, at times of its own, so those of the machine
-/// are not counted.
+/// How many connections to a port this process has. Those of other processes are not counted, since etcd connects to itself
+/// at times of its own.
 fn connections_to(port: u16) -> usize {
     let sockets =
         fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -111,7 +111,7 @@ fn no_connection_to_a_frozen_member_is_left() {
     eventually("one connection is left", || connections_to(port) == 1);
     etcd.freeze(0);
     for _ in 0..10 {
-        // More than the buffers of the connection take, so that it cannot be closed in order.
+        // More than the buffers of the connection take, so that it cannot be closed gracefully.
         let big = (0..10).map(|number| put(&format!("{number}"), &vec![7; 140_000]));
         let error = client.transact(&always(big.collect())).unwrap_err();
         assert!(matches!(&error, CallError::Unanswered(why) if why.contains("100 ms")), "{error:?}");

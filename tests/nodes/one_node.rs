@@ -11,7 +11,7 @@ use signalbox_client::Client as Connecting;
 use signalbox_client::blocking::Client;
 
 use crate::load::verdict::Outage;
-use crate::load::{self, Load, Places};
+use crate::load::{self, Load, Location};
 use crate::support::daemon::{Daemon, free_ports, serve_file};
 use crate::support::eventually;
 
@@ -49,7 +49,7 @@ fn believers_never_exceed_the_slots_of_a_server_that_is_killed_and_frozen() {
     println!("the seed is {seed}");
     let mut random = Rng::with_seed(seed);
     let mut outages = Vec::new();
-    let (findings, ()) = load.run_while(Places::Here, seed, |progress| {
+    let (findings, ()) = load.run_while(Location::Here, seed, |progress| {
         for _ in 0..FAULTS {
             sleep(Duration::from_millis(random.u64(..2_000)));
             let began = Instant::now();

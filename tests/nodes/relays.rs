@@ -148,7 +148,7 @@ fn a_client_waits_for_a_leader_for_a_limited_time() {
     // It comes while no node leads.
     let mut waiting = cluster.wire(relay);
     assert_eq!(waiting.acquire(b"job", 1, 1).status, OK);
-    assert!(began.elapsed() > RENEW_DEADLINE / 2, "nobody led before: {:?}", began.elapsed());
+    assert!(began.elapsed() > RENEW_DEADLINE / 2, "no node led before: {:?}", began.elapsed());
     drop(waiting);
 
     // A node that may not lead, alone.
@@ -179,7 +179,7 @@ fn one_client_at_a_time_tries_to_reach_a_leader_that_has_failed() {
     cluster.start_node(relay);
     cluster.await_standby(relay);
     cluster.kill(leader);
-    // In its place, something that closes each connection.
+    // A listener on its port closes each connection.
     let port = TcpListener::bind(cluster.node(leader).relays).unwrap();
     port.set_nonblocking(true).unwrap();
     let began = Instant::now();
@@ -211,7 +211,7 @@ impl Opening {
         Self { stream, nonce: challenge[4..].try_into().unwrap() }
     }
 
-    /// Sends a statement with a proof, and returns the outcome; `None`: there is no answer.
+    /// Sends a statement with a proof, and returns the outcome; `None` if there is no answer.
     fn send(&mut self, statement: &[u8], proof: &[u8]) -> Option<u8> {
         self.stream.write_all(&[statement, proof].concat()).unwrap();
         let mut verdict = [0; 33];
@@ -223,7 +223,7 @@ impl Opening {
 const ENCRYPTED: u8 = 1;
 const NOT_ENCRYPTED: u8 = 0;
 
-/// What a relay states in epoch 1, of a connection to the port of the counters.
+/// The statement of a relay in epoch 1, for a connection to the port of the counters.
 fn statement_of(flags: u8, client: [u8; 4]) -> [u8; 24] {
     let mut statement = [0; 24];
     statement[0] = flags;
@@ -293,7 +293,7 @@ fn a_proof_holds_for_one_connection_and_one_address() {
     assert_eq!(outdated.send(&earlier, proof.as_ref()), Some(2), "it does not lead in that epoch");
 }
 
-/// Each of them could prove something for 5 s.
+/// Each of them may take 5 s to send a proof.
 #[test]
 fn silent_connections_to_the_port_for_relays_make_room_for_nodes_and_for_others() {
     const SILENT: usize = 1_500;
@@ -304,7 +304,7 @@ fn silent_connections_to_the_port_for_relays_make_room_for_nodes_and_for_others(
     let mut silent = std::collections::VecDeque::new();
     for number in 0..SILENT {
         silent.push_back(connect_from("127.0.0.9", address));
-        // Those that the server has closed are of the oldest.
+        // The server closes the oldest ones.
         if number >= 200 {
             let mut oldest = silent.pop_front().unwrap();
             oldest.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -315,7 +315,7 @@ fn silent_connections_to_the_port_for_relays_make_room_for_nodes_and_for_others(
     let mut relayed = cluster.served(relay);
     assert_eq!(relayed.acquire(b"job", 1, 1).status, OK);
     let open = silent.iter_mut().map(is_open).filter(|is_open| *is_open).count();
-    // A machine that does nothing for so long would close all of them.
+    // If this takes longer on a slow machine, the server closes all of them.
     if begun.elapsed() < Duration::from_secs(4) {
         assert_eq!(open, 64, "the newest of its address");
     }
@@ -408,7 +408,7 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
     );
     assert!(!direct.leader.is_empty(), "{direct:?}");
 
-    // Somebody between the nodes who has forwarded the first messages of a relay cannot continue in its place.
+    // An attacker between the nodes who has forwarded the first messages of a relay cannot continue in its place.
     let statement = statement_of(ENCRYPTED, [127, 0, 0, 1]);
     for begins_tls in [false, true] {
         let (secret, mut opening) =

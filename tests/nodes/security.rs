@@ -40,7 +40,7 @@ fn tls_needs_the_authority_and_a_certificate_of_the_client() {
     let with = |tls| EtcdClient::new(&Settings { tls, ..etcd.settings() }).unwrap();
     let anonymous = with(Some(Tls { ca: ca.clone(), identity: None })).range(&one("a")).unwrap_err();
     assert!(matches!(anonymous, CallError::Unanswered(_)), "{anonymous:?}");
-    // A certificate of somebody else in place of the authority.
+    // The certificate of another party instead of the authority's.
     let stranger = with(Some(Tls { ca: client.0.clone(), identity: Some(client.clone()) }));
     let error = { stranger }.range(&one("a")).unwrap_err();
     assert!(matches!(&error, CallError::Unanswered(why) if why.contains("certificate")), "{error:?}");

@@ -10,7 +10,7 @@ use crate::support::sysv_program::SysvProgram;
 /// One of the durable keys of the nodes.
 const KEY: i32 = 42;
 
-/// The value of the set's semaphore, and how many calls wait for it to grow; `None`: no node answers.
+/// The value of the set's semaphore, and how many calls wait for it to grow; `None` if no node answers.
 fn state(cluster: &TestCluster) -> Option<(u64, u64)> {
     let shown = cluster.run(["sysv", "show", "42", "--json"]);
     let shown: Value = serde_json::from_slice(&shown.stdout).ok()?;

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use signalbox_client::Permit;
 use signalbox_client::blocking::Client;
 
-use crate::load::{self, Load, Places};
+use crate::load::{self, Load, Location};
 use crate::support::cluster::TestCluster;
 use crate::support::daemon::{SIGNALBOX, outcome, stderr};
 use crate::support::{GET, OK, Wire, eventually, frame, named};
@@ -113,7 +113,7 @@ impl Machines {
         outcome(on)
     }
 
-    /// The script, with what installs a program.
+    /// The script, with a command that installs this program.
     fn script(&self, program: &str, arguments: &[&str]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rolling-upgrade.sh");
         let mut command = Command::new(script);
@@ -122,7 +122,7 @@ impl Machines {
         command
     }
 
-    /// Runs the script, and does something again and again until it has ended. Returns its output.
+    /// Runs the script, and calls `act` again and again until it has ended. Returns its output.
     fn run(&self, arguments: &[&str], mut act: impl FnMut()) -> String {
         let mut command = self.script(SIGNALBOX, arguments);
         let mut script = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -152,14 +152,14 @@ impl Drop for Machines {
     }
 }
 
-/// What holds grants during an upgrade, and what is relayed.
+/// The clients that hold grants during an upgrade, and the one that is relayed.
 struct Clients {
     permits: Vec<Permit>,
     library: Client,
     run: Child,
     /// The address of the node that only relays.
     relay: SocketAddr,
-    /// A connection to it; `None`: it was lost.
+    /// A connection to it; `None` if it was lost.
     relayed: Option<Wire>,
 }
 
@@ -199,7 +199,7 @@ impl Clients {
         true
     }
 
-    /// Everything that was granted is held, by these clients and in the cluster, and the node that only relays does so.
+    /// Checks that everything granted is held, by these clients and in the cluster, and that the relay serves its client.
     fn check(&mut self, cluster: &TestCluster) {
         eventually("the relay serves its client", || self.ask_relay());
         assert!(self.permits.iter().all(|permit| permit.is_held()));
@@ -209,7 +209,7 @@ impl Clients {
         assert_eq!(refused.status.code(), Some(75), "{}", stderr(&refused));
     }
 
-    /// The command has not noticed anything.
+    /// Checks that the command has not noticed anything.
     fn end(mut self) {
         self.run.stdin.take().unwrap().write_all(b"done\n").unwrap();
         let mut rest = String::new();
@@ -245,7 +245,7 @@ fn no_leased_grant_is_lost_in_a_rolling_upgrade() {
 fn under_load_an_upgrade_loses_no_leased_grant_and_gives_nothing_twice() {
     let Some(machines) = Machines::start() else { return };
     let load = Load::prepare(&machines.cluster, 16);
-    let (findings, _) = load.run_while(Places::Here, 1, |_| machines.run(&ALL, || {}));
+    let (findings, _) = load.run_while(Location::Here, 1, |_| machines.run(&ALL, || {}));
     findings.check_held(&[]);
     findings.check_nothing_was_lost();
     let client = machines.cluster.client(|builder| builder);

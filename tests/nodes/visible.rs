@@ -14,7 +14,7 @@ use crate::support::{OK, PATIENCE, eventually};
 /// The page of metrics.
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
-/// Adds a node with further lines of its file, starts it, and says where it listens for HTTP.
+/// Adds a node with further lines of its file, starts it, and returns its address for HTTP.
 fn start_with(cluster: &mut TestCluster, lines: &str) -> SocketAddr {
     let number = cluster.nodes();
     let node = cluster.add(&format!("node-{number}"));
@@ -79,7 +79,7 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     get_with(address, path, "")
 }
 
-/// With further headers.
+/// Like [`get`], with further headers.
 fn get_with(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! What the client says about a real etcd.
+//! The warnings of the client about a real etcd.
 
 use std::time::Duration;
 

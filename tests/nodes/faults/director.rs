@@ -17,12 +17,12 @@ use crate::load::verdict::Outage;
 use crate::support::cluster::TestCluster;
 use crate::support::namespaces::Machines;
 
-/// After what time systemd starts a node again.
+/// The time after which systemd starts a node again.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// Within what time every worker is served, after faults: a takeover, sessions that expire, connections that are tried
-/// again after seconds, on a machine with other work. What a plain client held whose relay was cut off from the leader is
-/// free when TCP gives up.
+/// The time within which every worker is served after faults: after a takeover, the expiry of sessions and retries of
+/// connections, on a machine with other work. What a plain client held whose relay was cut off from the leader becomes free
+/// when TCP gives up.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// A direction of a connection between machines.
@@ -38,7 +38,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Whether it concerns members of etcd among themselves: of three, one may fail.
+    /// Whether it affects a member of etcd, of which one of three may fail at a time.
     fn is_of_member(&self) -> bool {
         match self {
             Self::KillNode(_) | Self::FreezeNode(_) => false,
@@ -67,7 +67,7 @@ pub struct Director<'a> {
     outages: Vec<Outage>,
     /// When a node that has ended is started again.
     restarts: [Option<Instant>; NODES],
-    /// What nodes logged that have ended.
+    /// The logs of the nodes' processes that have ended.
     logs: [String; NODES],
 }
 
@@ -119,7 +119,7 @@ impl<'a> Director<'a> {
         println!("{} {faults} faults; all workers were served within {slowest:?}", after(self.began));
     }
 
-    /// One or two faults, until they are over; their number.
+    /// Lets one or two faults happen, until they are over. Returns their number.
     fn happen(&mut self) -> usize {
         let first = self.draw();
         let mut events = Vec::new();
@@ -282,7 +282,7 @@ impl<'a> Director<'a> {
         (!nodes.is_empty()).then(|| nodes[self.random.usize(..nodes.len())])
     }
 
-    /// Waits until every worker was granted what it asked for from now on; the time that this takes.
+    /// Waits until every worker is granted a request that it makes from now on. Returns the time that this takes.
     fn recover(&mut self, progress: &Progress) -> Duration {
         let began = Instant::now();
         loop {
@@ -298,7 +298,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// Starts nodes again that have ended, until a moment.
+    /// Restarts nodes that have ended, until a moment.
     fn attend(&mut self, until: Instant) {
         loop {
             for node in 0..NODES {
@@ -346,7 +346,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// Writes what the nodes logged to files.
+    /// Writes the logs of the nodes to files.
     pub fn keep_logs(&mut self) {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         for node in 0..NODES {

@@ -35,7 +35,7 @@ pub const CONNECT: Duration = Duration::from_secs(1);
 /// The intervals in which a worker looks whether it still holds its permit.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     /// The nodes.
@@ -48,13 +48,13 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    pub fn goes_on(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
     /// A client of all nodes, which tries this one first; `None` at the end of the run.
     fn connect(&self, first: usize, configure: impl Fn(Builder) -> Builder) -> Option<Client> {
-        while self.goes_on() {
+        while self.is_running() {
             let nodes = self.addresses.len();
             let addresses = self.addresses.iter().cycle().skip(first % nodes).take(nodes);
             let mut addresses = addresses.map(|address| address.to_string().parse().unwrap());
@@ -85,7 +85,7 @@ impl Run<'_> {
     }
 }
 
-/// When each worker asked for the last permit that it was granted, or without a lease, that it was answered.
+/// When each worker made its last request that was granted or, for a worker without leases, answered.
 pub struct Progress(Vec<Mutex<Option<Instant>>>);
 
 impl Progress {
@@ -122,7 +122,7 @@ impl<'a> Worker<'a> {
     pub fn work(mut self, progress: &Progress) -> Vec<Belief> {
         let configure = |builder: Builder| builder.ttl(SHORT).unreachable_after(SHORT);
         while let Some(client) = self.run.connect(self.number, configure) {
-            while self.run.goes_on() {
+            while self.run.is_running() {
                 let asked = Instant::now();
                 match client.wait(client.semaphore(SLOTS_NAME).declared().timeout(OPERATION).acquire()) {
                     Ok(permit) => {
@@ -153,7 +153,7 @@ impl<'a> Worker<'a> {
         let enough = granted + span(&mut self.random);
         let mut until = granted;
         let mut is_lost = false;
-        while !is_lost && until < enough && self.run.goes_on() {
+        while !is_lost && until < enough && self.run.is_running() {
             sleep(LOOK);
             // Read before the look, since the permit may be lost between the two.
             let now = Instant::now();
@@ -199,7 +199,7 @@ impl<'a> Runner<'a> {
     pub fn work(self) -> u64 {
         let mut grants = 0;
         let Some(client) = self.run.connect(self.number, |builder| builder.ttl(LONG)) else { return 0 };
-        while self.run.goes_on() {
+        while self.run.is_running() {
             let acquire = client.counter(RUNNERS_NAME).maximum(RUNNERS_MAXIMUM);
             let permit = match client.wait(acquire.timeout(OPERATION).acquire()) {
                 Ok(permit) => permit,
@@ -224,13 +224,13 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// How long a permit is held: mostly shortly, sometimes longer than a failover takes.
+/// How long a permit is held: mostly a short time, sometimes longer than a failover takes.
 pub fn span(random: &mut Rng) -> Duration {
     let ms = if random.u8(..10) < 8 { random.u64(5..200) } else { random.u64(500..4_000) };
     Duration::from_millis(ms)
 }
 
-/// Acquires what its connection holds, at any node, and releases it, again and again. So does a client of yrmcds.
+/// Acquires without a lease at any node, and releases, again and again, as a client of yrmcds does.
 pub struct PlainWorker<'a> {
     run: Run<'a>,
     number: usize,
@@ -246,7 +246,7 @@ impl<'a> PlainWorker<'a> {
 
     /// Works until the run is over, and returns what it believed.
     pub fn work(mut self, progress: &Progress) -> Vec<PlainBelief> {
-        while self.run.goes_on() {
+        while self.run.is_running() {
             let node = self.random.usize(..self.run.addresses.len());
             let connected = TcpStream::connect_timeout(&self.run.addresses[node], CONNECT);
             let served = connected.map(Wire::over).and_then(|mut wire| {
@@ -263,11 +263,11 @@ impl<'a> PlainWorker<'a> {
 
     /// Works with a connection until that is lost, or for a while.
     fn work_with(&mut self, wire: &mut Wire, node: usize, progress: &Progress) -> io::Result<()> {
-        while self.run.goes_on() && self.random.u8(..20) > 0 {
+        while self.run.is_running() && self.random.u8(..20) > 0 {
             let asked = Instant::now();
             wire.stream.write_all(&frame(ACQUIRE, *b"held", &named(&[1, PLAIN_MAXIMUM], PLAIN_NAME)))?;
             let status = wire.try_answer()?.status;
-            // Nobody queues them, so none of them is sure to be granted something soon.
+            // They do not wait in a queue, so none of them is sure to be granted something soon.
             progress.note(self.number, asked);
             match status {
                 OK => {}
@@ -300,7 +300,7 @@ impl<'a> PlainWorker<'a> {
         wire.stream.set_nonblocking(true)?;
         let mut until = granted;
         let mut is_open = true;
-        while is_open && until < enough && self.run.goes_on() {
+        while is_open && until < enough && self.run.is_running() {
             sleep(LOOK);
             // Read before the look, since the connection may be closed between the two.
             let now = Instant::now();
@@ -324,7 +324,7 @@ pub struct Administrator<'a> {
     declared: Declared,
 }
 
-/// What an administrator was told of each semaphore.
+/// What an administrator knows of each semaphore.
 #[derive(Default)]
 pub struct Declared(BTreeMap<String, Told>);
 
@@ -346,7 +346,7 @@ impl<'a> Administrator<'a> {
     pub fn work(mut self) -> Declared {
         if let Some(client) = self.run.connect(0, |builder| builder.ttl(SHORT)) {
             let mut direct = None;
-            while self.run.goes_on() {
+            while self.run.is_running() {
                 direct = match direct.take() {
                     None => self.within(&client, client.direct()),
                     Some(direct) => self.change(&client, &direct).then_some(direct),
@@ -414,7 +414,7 @@ impl Declared {
         });
         for (name, told) in self.0.iter().filter(|(_, told)| told.generation > 0) {
             let (generation, capacity) =
-                *found.get(name).unwrap_or_else(|| panic!("{name} was acknowledged and is lost: {found:?}"));
+                *found.get(name).unwrap_or_else(|| panic!("{name} was acknowledged but is lost: {found:?}"));
             let is_known = match generation == told.generation {
                 true => capacity == told.capacity,
                 false => generation > told.generation && told.maybe.contains(&capacity),
@@ -449,7 +449,7 @@ impl<'a> Keeper<'a> {
         let client = self.run.connect(1, |builder| builder.ttl(LONG).unreachable_after(SHORT));
         let mut permits = Vec::new();
         if let Some(client) = &client {
-            while self.run.goes_on() {
+            while self.run.is_running() {
                 let acquire = client.counter(KEPT_NAME).maximum(1_000_000);
                 match client.wait(acquire.timeout(OPERATION).acquire()) {
                     Ok(permit) => permits.push(permit),

@@ -1,6 +1,6 @@
-//! Workers that know nothing but `docs/http.md`: they acquire slots by requests of HTTP, at any node, and renew and release them there.
+//! Workers that know nothing but `docs/http.md`: they acquire, renew and release slots by requests of HTTP, at any node.
 //!
-//! They are bad clients where that page permits it: they send requests twice, in pieces, and leave before the answer.
+//! They behave badly where that page permits it: they send requests twice, in pieces, and leave before the answer.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ impl<'a> HttpWorker<'a> {
 
     /// Works until the run is over, and returns what it believed.
     pub fn work(mut self, progress: &Progress) -> Vec<Belief> {
-        while self.run.goes_on() {
+        while self.run.is_running() {
             let key = format!("{:032x}", self.random.u128(..));
             let Some(held) = self.acquire(key.clone()) else {
                 self.release(&key, Instant::now() + SHORT);
@@ -62,14 +62,14 @@ impl<'a> HttpWorker<'a> {
         self.beliefs
     }
 
-    /// Repeats a request until it is granted; `None`: it is refused, or takes too long.
+    /// Repeats a request until it is granted; `None` if it is refused or takes too long.
     fn acquire(&mut self, key: String) -> Option<Held> {
         let mut body = json!({
             "key": key, "claims": [{"name": SLOTS_NAME}], "ttl_ms": SHORT.as_millis() as u64,
             "wait_ms": OPERATION.as_millis() as u64, "poll_ms": POLL.as_millis() as u64,
         });
         let asked = Instant::now();
-        while asked.elapsed() < OPERATION && self.run.goes_on() {
+        while asked.elapsed() < OPERATION && self.run.is_running() {
             let sent = Instant::now();
             match self.post("lease/acquire", &body) {
                 Some((200, answer)) => {
@@ -104,7 +104,7 @@ impl<'a> HttpWorker<'a> {
         let enough = held.granted + span(&mut self.random);
         let renewal = json!({"keys": [held.key], "poll_ms": POLL.as_millis() as u64});
         let (grant, mut is_lost) = (held.id.0.to_string(), false);
-        while !is_lost && Instant::now() < enough && self.run.goes_on() {
+        while !is_lost && Instant::now() < enough && self.run.is_running() {
             // Sometimes it is busy with its work.
             if self.random.u8(..4) == 0 {
                 sleep(Duration::from_millis(self.random.u64(..300)));
@@ -145,7 +145,7 @@ impl<'a> HttpWorker<'a> {
 
     /// Repeats a release until it is answered, or is no longer needed.
     fn release(&mut self, key: &str, until: Instant) {
-        while Instant::now() < until && self.run.goes_on() {
+        while Instant::now() < until && self.run.is_running() {
             match self.post("lease/release", &json!({ "key": key })) {
                 Some((200, _)) => return,
                 None | Some((408 | 500.., _)) => self.pause(),
@@ -163,7 +163,7 @@ impl<'a> HttpWorker<'a> {
         sleep(Duration::from_millis(self.random.u64(5..50)));
     }
 
-    /// Sends a request to any node; `None`: there is no answer.
+    /// Sends a request to any node; `None` if there is no answer.
     fn post(&mut self, path: &str, body: &Value) -> Option<(u16, Value)> {
         let mut node = || self.run.http[self.random.usize(..self.run.http.len())];
         let (node, another) = (node(), node());

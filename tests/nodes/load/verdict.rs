@@ -1,4 +1,4 @@
-//! What clients believed, checked after the run.
+//! Checks, after the run, what clients believed.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub struct Belief {
     pub granted: Instant,
     /// The last moment at which the client saw that it holds it.
     pub until: Instant,
-    /// Whether the client learned that it does not hold it any more.
+    /// Whether the client learned that it no longer holds it.
     pub is_lost: bool,
 }
 
@@ -37,14 +37,14 @@ pub struct PlainBelief {
     pub until: Instant,
 }
 
-/// A time in which a node tells clients nothing, also not that their connections are closed.
+/// A period in which a node tells clients nothing, not even that their connections are closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
     pub node: usize,
-    /// The machine of the clients; `None`: those of all machines.
+    /// The machine of the clients; `None` for the clients of all machines.
     pub machine: Option<usize>,
     pub began: Instant,
-    /// `None`: it has not ended yet.
+    /// `None` if it has not ended yet.
     pub ended: Option<Instant>,
 }
 
@@ -80,13 +80,13 @@ pub fn check(beliefs: &[Belief], slots: u16) -> Result<(), String> {
     check_ids(beliefs)
 }
 
-/// Fails if more of these overlap than a number. Each lasts from one moment to another.
+/// Fails if more than a number of these overlap. Each lasts from one moment to another.
 fn check_number<B: std::fmt::Debug>(
     beliefs: &[B],
     lasts: impl Fn(&B) -> (Instant, Instant),
     most: usize,
 ) -> Result<(), String> {
-    // Where one ends in the moment in which another begins, it has ended.
+    // One that ends at the moment at which another begins does not overlap with it.
     let mut moments: Vec<_> = beliefs
         .iter()
         .map(lasts)
