@@ -17,6 +17,6 @@ fn the_benchmark_measures_a_driver() {
     for figure in ["pairs_per_second", "pair_median_us", "pair_p99_us", "revocation_us", "death_us"] {
         assert!(rust[figure].as_u64().is_some_and(|value| value > 0), "{figure}: {figures}");
     }
-    // The lease was not lost long before its end, of which the driver believed nothing in the last 40 ms.
+    // The driver gives a lease up 40 ms before its end, and not much earlier.
     assert!(rust["early_ms"].as_i64().is_some_and(|early| early < 200), "{figures}");
 }

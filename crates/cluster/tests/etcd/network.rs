@@ -1,5 +1,5 @@
-//! A network to a store in memory: the test decides what becomes of each call. There is no time in it, and calls return
-//! at once; how long an unanswered call took is for the test to say.
+//! A network to a store in memory: the test decides the outcome of each call. It has no clock: calls return at once, and
+//! the test decides how long an unanswered call took.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -12,7 +12,7 @@ use signalbox_cluster::coordinator::{
 
 use super::fake::FakeStore;
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// It is performed and answered.
@@ -25,7 +25,7 @@ pub enum Delivery {
     Late,
 }
 
-/// A store in memory with the network to it. Clones are of the same.
+/// A store in memory with the network to it. Clones share them.
 #[derive(Clone, Default)]
 pub struct FakeEtcd {
     shared: Arc<Mutex<Network>>,
@@ -35,9 +35,9 @@ pub struct FakeEtcd {
 struct Network {
     store: FakeStore,
     has_no_leader: bool,
-    /// By client: what becomes of its next calls; after these, all are answered.
+    /// For each client, the outcomes of its next calls; later calls are answered.
     clients: Vec<VecDeque<Delivery>>,
-    /// What the test performs later.
+    /// Transactions that the test performs later.
     late: Vec<Transaction>,
     performed: Vec<Transaction>,
 }
@@ -62,12 +62,12 @@ impl FakeEtcd {
         look(&mut self.lock().store)
     }
 
-    /// What becomes of the next call of a client that is not decided yet.
+    /// Decides the outcome of a client's first call whose outcome is not decided yet.
     pub fn decide(&self, client: usize, delivery: Delivery) {
         self.lock().clients[client].push_back(delivery);
     }
 
-    /// Takes etcd's leader away, or gives it one; without, etcd performs nothing.
+    /// Sets whether etcd has a leader; without one, it performs nothing.
     pub fn set_leader(&self, has_leader: bool) {
         self.lock().has_no_leader = !has_leader;
     }
@@ -84,7 +84,7 @@ impl FakeEtcd {
         network.perform(sent)
     }
 
-    /// What was performed so far, since the last call of this method.
+    /// Takes the transactions that were performed since the last call of this method.
     pub fn take_performed(&self) -> Vec<Transaction> {
         std::mem::take(&mut self.lock().performed)
     }
@@ -95,7 +95,7 @@ impl FakeEtcd {
 }
 
 impl Network {
-    /// What becomes of a client's call that is made now.
+    /// The outcome of the call that a client makes now.
     fn delivery(&mut self, client: usize) -> Delivery {
         let decided = self.clients[client].pop_front().unwrap_or(Delivery::Answered);
         if self.has_no_leader { Delivery::NotDelivered } else { decided }

@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Asks for one of each of these semaphores.
+    /// Requests one resource of each of these semaphores.
     fn acquire(&mut self, by: usize, names: &[&[u8]]) -> Outcome {
         let claim = Claim::new(1, 1000).unwrap();
         let wants: Vec<_> = names

@@ -12,7 +12,7 @@ use crate::records::{Life, State, apply};
 enum Outcome {
     Unharmed,
     /// Some commits were not stored, and later ones were.
-    WentOn,
+    Continued,
     /// A flush failed, which ended the history.
     NotFlushed,
     NotOpened,
@@ -22,7 +22,7 @@ const COMMITS: usize = 12;
 const SEED: u64 = 3;
 
 /// Commits to a disk with this fault, and checks the disk afterwards.
-fn live_through(fault: Fault, seed: u64) -> Outcome {
+fn run_history(fault: Fault, seed: u64) -> Outcome {
     let case = format!("{fault:?}");
     let disk = Disk::laid_out();
     let mut life = Life::new(seed);
@@ -59,7 +59,7 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
             Err(CommitError::NotStored(error)) => {
                 assert!(!disk.failed().contains(&Call::Sync), "{case}: {error}");
                 assert!(matches!(error, StorageError::Unusable { .. }), "{case}: {error}");
-                (in_doubt, outcome) = (Some(changes), Outcome::WentOn);
+                (in_doubt, outcome) = (Some(changes), Outcome::Continued);
             }
             Err(CommitError::NotFlushed(error)) => {
                 assert!(disk.failed().contains(&Call::Sync), "{case}: {error}");
@@ -70,7 +70,7 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
     }
     let has_failed_to_flush = disk.failed().contains(&Call::Sync);
     assert_eq!(outcome == Outcome::NotFlushed, has_failed_to_flush, "{case}: a failed flush is reported");
-    if outcome == Outcome::WentOn {
+    if outcome == Outcome::Continued {
         // The disk has space again.
         disk.set_fault(None);
         for changes in [in_doubt.take(), ahead.next().map(|changes| &changes[..])].into_iter().flatten() {
@@ -96,9 +96,9 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
 fn fail_calls(calls: u64, is_done: bool, step: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     for nth in (1..=calls_of_a_history()).step_by(step) {
-        match live_through(Fault { nth, calls, is_done }, SEED) {
+        match run_history(Fault { nth, calls, is_done }, SEED) {
             Outcome::Unharmed => {}
-            Outcome::WentOn => counts[0] += 1,
+            Outcome::Continued => counts[0] += 1,
             Outcome::NotFlushed => counts[1] += 1,
             Outcome::NotOpened => counts[2] += 1,
         }
@@ -119,8 +119,8 @@ fn calls_of_a_history() -> u64 {
 #[test]
 fn every_call_may_fail_once() {
     for is_done in [false, true] {
-        let [went_on, not_flushed, not_opened] = fail_calls(1, is_done, 1);
-        assert!(went_on > 0 && not_flushed > 0 && not_opened > 0, "{went_on} {not_flushed} {not_opened}");
+        let [continued, not_flushed, not_opened] = fail_calls(1, is_done, 1);
+        assert!(continued > 0 && not_flushed > 0 && not_opened > 0, "{continued} {not_flushed} {not_opened}");
     }
 }
 
@@ -128,8 +128,8 @@ fn every_call_may_fail_once() {
 fn a_disk_may_be_full_for_a_time() {
     for calls in [2, 3, 5, 9] {
         for is_done in [false, true] {
-            let [went_on, not_flushed, _] = fail_calls(calls, is_done, 5);
-            assert!(went_on > 0 || not_flushed > 0, "{calls}: {went_on} {not_flushed}");
+            let [continued, not_flushed, _] = fail_calls(calls, is_done, 5);
+            assert!(continued > 0 || not_flushed > 0, "{calls}: {continued} {not_flushed}");
         }
     }
 }

@@ -196,7 +196,7 @@ fn entries_for_which_there_is_no_room_are_counted() {
     assert!(matches!(take(&server.core)[..], [(_, _, granted, ..)] if granted == grant));
 }
 
-/// It is in the year 10889.
+/// The highest time is in the year 10889.
 #[test]
 fn a_time_that_cannot_be_recorded_is_the_highest() {
     let mut server = Server::new();

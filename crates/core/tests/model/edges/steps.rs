@@ -32,7 +32,7 @@ fn each_walk_over_the_names_visits_each_of_them_once() {
         while survey.step(&core, 7, START.unix, |name, _| surveyed.push(name.to_vec())) {}
         check("survey", surveyed);
 
-        // Pages of a name each, and of all names of a shard.
+        // Pages of one name each, and pages of all names of a shard.
         for is_one_each in [true, false] {
             let (mut shown, mut from, mut shared_shards) = (Vec::new(), NameCursor::default(), 0);
             loop {
