@@ -114,8 +114,6 @@ class Lease:
         """After how long without an answer to a request that waits for `poll_ms`, another server is asked as well."""
         return poll_ms / 1000 + min(self._ttl / 8, 1.0)
 
-    # What the program believes.
-
     def left(self) -> float:
         """How many seconds longer the lease is valid without another answer; 0 if it is over."""
         with self._lock:
@@ -144,8 +142,6 @@ class Lease:
                 return False
             self._end = end if is_final else max(self._end, end)
             return True
-
-    # Acquire.
 
     async def acquire(self, wait_s: float) -> bool:
         """Acquires; from then on, the lease is renewed. False: the work of the single flight is done."""
@@ -245,8 +241,6 @@ class Lease:
         self._token.read()
         return self._token.value != answer.token
 
-    # Renew.
-
     async def _keep(self) -> None:
         """Renews until the lease is over, and reports that."""
         reason = await self._renew()
@@ -286,8 +280,6 @@ class Lease:
                 reason, refusals = "not_permitted", refusals + 1
                 await asyncio.sleep(min(self.left(), refusals * random.uniform(0.5, 1) * self._ttl / 8))
         return reason
-
-    # Release.
 
     def abandon(self) -> None:
         """Gives up what is acquired or held, without waiting."""
