@@ -197,7 +197,8 @@ struct Essence {
     heartbeats: HashMap<Vec<u8>, Written>,
 }
 
-struct Place {
+/// The machine of a node. It outlives the processes of the node.
+struct Host {
     name: String,
     clock: Rate,
     weather: Weather,
@@ -225,7 +226,7 @@ struct Place {
 pub struct World {
     pub now: Micros,
     pub store: Store,
-    places: Vec<Place>,
+    hosts: Vec<Host>,
     requests: Vec<Request>,
     queue: BinaryHeap<Reverse<(Micros, u64, Event)>>,
     scheduled: u64,
@@ -248,7 +249,7 @@ impl World {
         let mut world = Self {
             now: 0,
             store: Store::default(),
-            places: Vec::new(),
+            hosts: Vec::new(),
             requests: Vec::new(),
             queue: BinaryHeap::new(),
             scheduled: 0,
@@ -274,8 +275,8 @@ impl World {
     }
 
     fn add(&mut self, name: String, clock: Rate, start: Micros) {
-        let node = self.places.len();
-        self.places.push(Place {
+        let node = self.hosts.len();
+        self.hosts.push(Host {
             name,
             clock,
             weather: CALM,
@@ -322,18 +323,18 @@ impl World {
     }
 
     pub fn fault(&mut self, fault: &Fault) {
-        let nodes = self.places.len();
+        let nodes = self.hosts.len();
         match *fault {
-            Fault::Weather { node: Some(node), weather } => self.places[node % nodes].weather = weather,
+            Fault::Weather { node: Some(node), weather } => self.hosts[node % nodes].weather = weather,
             Fault::Weather { node: None, weather } => {
-                self.places.iter_mut().for_each(|place| place.weather = weather);
+                self.hosts.iter_mut().for_each(|host| host.weather = weather);
             }
             Fault::Freeze { node, ms } => {
-                let place = &mut self.places[node % nodes];
-                place.frozen_until = place.frozen_until.max(self.now + ms * MS);
+                let host = &mut self.hosts[node % nodes];
+                host.frozen_until = host.frozen_until.max(self.now + ms * MS);
             }
             Fault::FreezeInFlight { node, ms, is_cut_off } => {
-                self.places[node % nodes].freezes_in_flight = Some((ms, is_cut_off));
+                self.hosts[node % nodes].freezes_in_flight = Some((ms, is_cut_off));
             }
             Fault::Crash { node, down_ms } => self.crash(node % nodes, down_ms),
             Fault::Stop { node, down_ms } => {
@@ -345,7 +346,7 @@ impl World {
             Fault::Namesake { node } => {
                 if nodes < 7 {
                     let (name, clock) =
-                        (self.places[node % nodes].name.clone(), self.places[node % nodes].clock);
+                        (self.hosts[node % nodes].name.clone(), self.hosts[node % nodes].clock);
                     // On another machine.
                     let clock = Rate { permille: -clock.permille, ..clock };
                     self.add(name, clock, self.now);
@@ -370,25 +371,25 @@ impl World {
     }
 
     fn crash(&mut self, node: usize, down_ms: u64) {
-        let place = &mut self.places[node];
-        if place.machine.take().is_some() {
-            place.in_flight = None;
-            place.term = None;
-            place.frozen_until = 0;
+        let host = &mut self.hosts[node];
+        if host.machine.take().is_some() {
+            host.in_flight = None;
+            host.term = None;
+            host.frozen_until = 0;
             // The kernel closes its connections.
-            place.relays = NodeRelays::new();
+            host.relays = NodeRelays::new();
             self.at(self.now + down_ms * MS, Event::Start { node });
         }
     }
 
     /// Chooses the successor of a node that stops: none, or any other node, whose run may have ended.
     fn successor(&mut self, node: usize) -> Option<Successor> {
-        let other = self.dice.below(self.places.len() as u64) as usize;
+        let other = self.dice.below(self.hosts.len() as u64) as usize;
         if other == node {
             return None;
         }
-        let place = &self.places[other];
-        Some(Successor { node: place.name.to_owned(), incarnation: super::node(place.run).incarnation })
+        let host = &self.hosts[other];
+        Some(Successor { node: host.name.to_owned(), incarnation: super::node(host.run).incarnation })
     }
 
     /// Stops a node in an orderly way, without a successor. Its connections are closed at once.
@@ -398,16 +399,16 @@ impl World {
 
     fn stop_for(&mut self, successor: Option<Successor>, node: usize, down_ms: u64) {
         let now = self.now;
-        if now < self.places[node].frozen_until {
+        if now < self.hosts[node].frozen_until {
             return;
         }
-        let place = &mut self.places[node];
-        let run = place.run;
-        if let Some(machine) = &mut place.machine {
+        let host = &mut self.hosts[node];
+        let run = host.run;
+        if let Some(machine) = &mut host.machine {
             machine.release(successor);
-            place.relays.close_all();
-            place.term = None;
-            place.down_ms = down_ms;
+            host.relays.close_all();
+            host.term = None;
+            host.down_ms = down_ms;
             self.at(now, Event::Step { node, run });
         }
     }
@@ -415,10 +416,10 @@ impl World {
     fn happen(&mut self, event: Event) {
         // A frozen node does all it has to do when it wakes, in random order.
         if let Some(node) = self.concerned(event)
-            && self.now < self.places[node].frozen_until
+            && self.now < self.hosts[node].frozen_until
         {
-            let later = self.places[node].frozen_until + self.dice.below(3);
-            self.places[node].woke_at = later;
+            let later = self.hosts[node].frozen_until + self.dice.below(3);
+            self.hosts[node].woke_at = later;
             return self.at(later, event);
         }
         match event {
@@ -434,11 +435,11 @@ impl World {
     }
 
     fn set_clocks(&self) {
-        self.places.iter().for_each(|place| place.relays.set_clock(place.clock.local(self.now)));
+        self.hosts.iter().for_each(|host| host.relays.set_clock(host.clock.local(self.now)));
     }
 
     fn runs(&self, node: usize, run: u32) -> bool {
-        self.places[node].run == run && self.places[node].machine.is_some()
+        self.hosts[node].run == run && self.hosts[node].machine.is_some()
     }
 
     /// Connections of clients come and go, and those that are over close.
@@ -446,7 +447,7 @@ impl World {
         if !self.runs(node, run) {
             return;
         }
-        let relays = &mut self.places[node].relays;
+        let relays = &mut self.hosts[node].relays;
         let has_closed = relays.close_what_is_over();
         match self.dice.below(10) {
             0 => relays.close_one(),
@@ -456,7 +457,7 @@ impl World {
         if has_closed {
             self.count("relays that were closed");
         }
-        if self.places[node].relays.needs_poll() && self.places[node].in_flight.is_none() {
+        if self.hosts[node].relays.needs_poll() && self.hosts[node].in_flight.is_none() {
             self.at(self.now, Event::Step { node, run });
         }
         // The guard's period, and the time that tasks take.
@@ -469,8 +470,8 @@ impl World {
         if !self.runs(node, run) {
             return;
         }
-        let place = &self.places[node];
-        let (weather, is_fast) = (place.weather, place.relays.waits());
+        let host = &self.hosts[node];
+        let (weather, is_fast) = (host.weather, host.relays.waits());
         let is_answered = self.now >= self.outage_until && !self.dice.hits(weather.lost_requests);
         if is_answered {
             let reading = self.readings.len();
@@ -480,7 +481,7 @@ impl World {
             self.at(self.now + latency, Event::Observed { node, run, reading });
         }
         let period = if is_fast { Duration::from_millis(10) } else { timing().retry_period() };
-        let pause = self.places[node].clock.takes(period);
+        let pause = self.hosts[node].clock.takes(period);
         self.at(self.now + pause, Event::Observe { node, run });
     }
 
@@ -489,31 +490,31 @@ impl World {
         if !self.runs(node, run) {
             return;
         }
-        let place = &mut self.places[node];
-        let local = place.clock.local(self.now);
-        if place.relays.observe(reading, local) && place.believes(self.now) {
+        let host = &mut self.hosts[node];
+        let local = host.clock.local(self.now);
+        if host.relays.observe(reading, local) && host.believes(self.now) {
             self.count("leaders that answer");
         }
     }
 
     /// C5.
     fn check_relays(&self) {
-        let answering = self.places.iter().filter(|place| place.relays.answers && place.believes(self.now));
-        let Some(epoch) = answering.filter_map(|place| place.relays.epoch()).max() else { return };
-        for place in self.places.iter().filter(|_| !self.is_restored) {
+        let answering = self.hosts.iter().filter(|host| host.relays.answers && host.believes(self.now));
+        let Some(epoch) = answering.filter_map(|host| host.relays.epoch()).max() else { return };
+        for host in self.hosts.iter().filter(|_| !self.is_restored) {
             assert!(
-                !place.relays.forwards_below(epoch),
+                !host.relays.forwards_below(epoch),
                 "at {} ms, {} forwards to a leader before epoch {epoch}, whose leader answers",
                 self.now / MS,
-                place.name
+                host.name
             );
             // A node that has just woken has not closed them yet.
-            let is_awake = self.now >= place.frozen_until && self.now >= place.woke_at + 50 * MS;
+            let is_awake = self.now >= host.frozen_until && self.now >= host.woke_at + 50 * MS;
             assert!(
-                !(is_awake && place.relays.is_open_below(epoch)),
+                !(is_awake && host.relays.is_open_below(epoch)),
                 "at {} ms, {} has connections to a leader before epoch {epoch}, whose leader answers",
                 self.now / MS,
-                place.name
+                host.name
             );
         }
     }
@@ -531,41 +532,41 @@ impl World {
     }
 
     fn start(&mut self, node: usize) {
-        if self.places[node].machine.is_some() {
+        if self.hosts[node].machine.is_some() {
             return;
         }
         self.runs += 1;
         let run = self.runs;
         let is_newer = self.versions.as_mut().is_none_or(|versions| versions.hits(70));
-        let place = &mut self.places[node];
+        let host = &mut self.hosts[node];
         let record_format = RECORD_FORMAT + u32::from(is_newer);
         let this = Node { record_format, ..super::node(run) };
-        let settings = Settings { node: this, ..settings(&place.name, run) };
-        place.machine = Some(Machine::new(settings));
-        place.run = run;
-        place.in_flight = None;
-        place.term = None;
-        place.down_ms = 100;
-        place.seen.clear();
-        place.former_deadline = None;
-        place.relays = NodeRelays::new();
-        place.relays.set_clock(place.clock.local(self.now));
+        let settings = Settings { node: this, ..settings(&host.name, run) };
+        host.machine = Some(Machine::new(settings));
+        host.run = run;
+        host.in_flight = None;
+        host.term = None;
+        host.down_ms = 100;
+        host.seen.clear();
+        host.former_deadline = None;
+        host.relays = NodeRelays::new();
+        host.relays.set_clock(host.clock.local(self.now));
         self.at(self.now, Event::Step { node, run });
         self.at(self.now, Event::Relay { node, run });
         self.at(self.now, Event::Observe { node, run });
     }
 
     fn step(&mut self, node: usize, run: u32) {
-        let place = &mut self.places[node];
-        let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
-        let local = place.clock.local(self.now);
-        place.relays.before_step(machine, local);
+        let host = &mut self.hosts[node];
+        let Some(machine) = host.machine.as_mut().filter(|_| host.run == run) else { return };
+        let local = host.clock.local(self.now);
+        host.relays.before_step(machine, local);
         let step = machine.next(local);
-        place.relays.apply(machine);
-        if let (Phase::Leading(term), None) = (machine.phase(), place.term) {
+        host.relays.apply(machine);
+        if let (Phase::Leading(term), None) = (machine.phase(), host.term) {
             assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
-            place.term = Some(term);
-            place.relays.lead(term, run, local);
+            host.term = Some(term);
+            host.relays.lead(term, run, local);
             self.count("terms");
             self.terms.push((self.now, node, term.epoch));
             self.check_formats();
@@ -577,29 +578,29 @@ impl World {
                 assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
                 machine.sent(local);
                 let request = self.send(node, transaction);
-                let place = &mut self.places[node];
-                place.in_flight = Some(request);
-                if let Some((ms, is_cut_off)) = place.freezes_in_flight.take() {
-                    place.frozen_until = self.now + ms * MS;
+                let host = &mut self.hosts[node];
+                host.in_flight = Some(request);
+                if let Some((ms, is_cut_off)) = host.freezes_in_flight.take() {
+                    host.frozen_until = self.now + ms * MS;
                     if is_cut_off {
-                        place.weather.lost_requests = 100;
+                        host.weather.lost_requests = 100;
                     }
                 }
             }
             Step::WaitUntil(local) => {
-                let time = place.clock.when(local).max(self.now + 1);
-                if place.in_flight.is_none() {
+                let time = host.clock.when(local).max(self.now + 1);
+                if host.in_flight.is_none() {
                     self.at(time, Event::Step { node, run });
                 }
             }
             Step::End => {
                 let Phase::Over(ending) = machine.phase() else { panic!("{machine:?}") };
                 assert_eq!(machine.deadline(), None, "{ending}");
-                place.machine = None;
-                place.in_flight = None;
-                place.term = None;
-                place.relays = NodeRelays::new();
-                let pause = if matches!(ending, Ending::NameInUse { .. }) { 1000 } else { place.down_ms };
+                host.machine = None;
+                host.in_flight = None;
+                host.term = None;
+                host.relays = NodeRelays::new();
+                let pause = if matches!(ending, Ending::NameInUse { .. }) { 1000 } else { host.down_ms };
                 self.count(match ending {
                     Ending::Released => "released",
                     Ending::NotReleased(_) => "not released",
@@ -612,15 +613,15 @@ impl World {
                     Ending::RecordFormatNewer { .. } => "too old",
                     ref other => panic!("{other}"),
                 });
-                self.places[node].why_ended = Some(ending);
+                self.hosts[node].why_ended = Some(ending);
                 self.at(self.now + pause * MS, Event::Start { node });
             }
         }
     }
 
     fn send(&mut self, node: usize, transaction: Transaction) -> usize {
-        let place = &self.places[node];
-        let (weather, clock, run) = (place.weather, place.clock, place.run);
+        let host = &self.hosts[node];
+        let (weather, clock, run) = (host.weather, host.clock, host.run);
         let request = self.requests.len();
         let sent = clock.local(self.now);
         self.requests.push(Request { node, run, sent, transaction, answer: None });
@@ -649,7 +650,7 @@ impl World {
         let request = &mut self.requests[index];
         let answer = self.store.transact(&request.transaction);
         request.answer = Some(answer);
-        let weather = self.places[request.node].weather;
+        let weather = self.hosts[request.node].weather;
         if !self.is_restored {
             self.check_transaction(index, &before);
         }
@@ -663,19 +664,19 @@ impl World {
     fn answer(&mut self, index: usize, is_here: bool) {
         let request = self.requests[index].clone();
         let (node, run) = (request.node, request.run);
-        let place = &mut self.places[node];
-        let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
+        let host = &mut self.hosts[node];
+        let Some(machine) = host.machine.as_mut().filter(|_| host.run == run) else { return };
         let answer = match (is_here, request.answer) {
             (true, Some(answer)) => Ok(answer),
             _ => Err(CallError::Unanswered("timed out".to_owned())),
         };
-        let local = place.clock.local(self.now);
-        if place.in_flight != Some(index) {
+        let local = host.clock.local(self.now);
+        if host.in_flight != Some(index) {
             return;
         }
-        place.in_flight = None;
+        host.in_flight = None;
         for entry in answer.iter().flat_map(|answer| answer.read.iter().flatten()) {
-            let seen = place.seen.entry(entry.key.clone()).or_insert((entry.modified, local));
+            let seen = host.seen.entry(entry.key.clone()).or_insert((entry.modified, local));
             if seen.0 != entry.modified {
                 *seen = (entry.modified, local);
             }
@@ -684,7 +685,7 @@ impl World {
         let has_read = answer.as_ref().is_ok_and(|answer| !answer.read.is_empty());
         let has_led = machine.deadline().is_some();
         machine.answered(answer, local);
-        place.relays.apply(machine);
+        host.relays.apply(machine);
         if has_read && machine.deadline().is_some() {
             self.count(if has_led { "renewals without an answer" } else { "takeovers without an answer" });
         }
@@ -692,20 +693,20 @@ impl World {
     }
 
     fn check_beliefs(&mut self) {
-        for place in &mut self.places {
-            let local = place.clock.local(self.now);
-            let deadline = place.machine.as_ref().and_then(Machine::deadline);
-            let has_passed = place.former_deadline.is_some_and(|former| former <= local);
+        for host in &mut self.hosts {
+            let local = host.clock.local(self.now);
+            let deadline = host.machine.as_ref().and_then(Machine::deadline);
+            let has_passed = host.former_deadline.is_some_and(|former| former <= local);
             assert!(
-                !(has_passed && deadline > place.former_deadline),
+                !(has_passed && deadline > host.former_deadline),
                 "{} answers clients again after its deadline",
-                place.name
+                host.name
             );
             if !has_passed {
-                place.former_deadline = deadline.or(place.former_deadline);
+                host.former_deadline = deadline.or(host.former_deadline);
             }
         }
-        let believers: Vec<_> = self.places.iter().filter(|place| place.believes(self.now)).collect();
+        let believers: Vec<_> = self.hosts.iter().filter(|host| host.believes(self.now)).collect();
         assert!(
             believers.len() < 2 || self.is_restored,
             "at {} ms, {} and {} both answer clients",
@@ -721,8 +722,8 @@ impl World {
         Essence {
             leadership: self.store.seen(&leadership),
             marker: self.store.seen(&marker),
-            heartbeats: (0..self.places.len())
-                .map(|place| keys().heartbeat(&self.places[place].name))
+            heartbeats: (0..self.hosts.len())
+                .map(|host| keys().heartbeat(&self.hosts[host].name))
                 .map(|key| (self.store.seen(&key), key))
                 .filter_map(|(seen, key)| Some((key, seen?)))
                 .collect(),
@@ -733,10 +734,10 @@ impl World {
     fn check_formats(&self) {
         let reads = |node: &Node| node.record_format;
         let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
-        for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
-            let written = place.term.map_or(0, |term| term.record_format);
+        for host in self.hosts.iter().filter(|host| host.believes(self.now) && !self.is_restored) {
+            let written = host.term.map_or(0, |term| term.record_format);
             let is_read = nodes.iter().all(|reads| written <= *reads);
-            assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", place.name);
+            assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", host.name);
         }
     }
 
@@ -751,12 +752,12 @@ impl World {
         let found: Leadership = parsed(&after.0.as_ref().unwrap().0);
         let old: Option<Marker> = before.marker.as_ref().map(|(value, _)| parsed(value));
         let new: Marker = parsed(&after.1.as_ref().unwrap().0);
-        let place = &self.places[request.node];
-        let is_alive = place.run == request.run && place.machine.is_some();
+        let host = &self.hosts[request.node];
+        let is_alive = host.run == request.run && host.machine.is_some();
         if found.state == LeadershipState::Released {
             assert_eq!(Some(found.epoch), former.map(|former| former.epoch));
             assert_eq!(Some(new), old);
-            assert!(!is_alive || !place.believes(self.now), "a released leader answers clients");
+            assert!(!is_alive || !host.believes(self.now), "a released leader answers clients");
             return;
         }
         // A takeover.
@@ -768,10 +769,10 @@ impl World {
             if successor.incarnation == found.incarnation {
                 self.count("takeovers by a successor");
             } else if is_alive {
-                let since = self.places[request.node].seen[&keys().leadership()].1;
+                let since = self.hosts[request.node].seen[&keys().leadership()].1;
                 let waited = request.sent.since(since);
                 let is_patient = waited >= timing().lease_duration();
-                assert!(is_patient, "{} waited for {waited:?}, not for the successor", place.name);
+                assert!(is_patient, "{} waited for {waited:?}, not for the successor", host.name);
                 self.count("takeovers in place of a successor");
             }
         }
@@ -784,18 +785,18 @@ impl World {
 
     /// C4.
     fn check_patience(&self, request: &Request, former: &Leadership, before: &Essence) {
-        let place = &self.places[request.node];
-        let mut last_change = place.seen[&keys().leadership()].1;
+        let host = &self.hosts[request.node];
+        let mut last_change = host.seen[&keys().leadership()].1;
         let key = keys().heartbeat(&former.node);
         if let Some((value, modified)) = before.heartbeats.get(&key)
             && parsed::<Heartbeat>(value).incarnation == former.incarnation
         {
-            let (seen, since) = place.seen[&key];
+            let (seen, since) = host.seen[&key];
             assert_eq!(seen, *modified, "the last heartbeat was not seen");
             last_change = last_change.max(since);
         }
         let waited = request.sent.since(last_change);
-        assert!(waited >= timing().lease_duration(), "{} waited for {waited:?}", place.name);
+        assert!(waited >= timing().lease_duration(), "{} waited for {waited:?}", host.name);
     }
 
     /// From now on nothing fails: nodes that are down start, and what is on its way is applied or lost.
@@ -811,20 +812,20 @@ impl World {
                     }
                 }
                 // A frozen node wakes.
-                _ if self.concerned(event).is_some_and(|node| self.now < self.places[node].frozen_until) => {
+                _ if self.concerned(event).is_some_and(|node| self.now < self.hosts[node].frozen_until) => {
                     self.queue.push(Reverse((self.now, order, event)));
                 }
                 _ => self.queue.push(Reverse((time, order, event))),
             }
         }
-        for node in 0..self.places.len() {
-            self.places[node].weather = CALM;
-            self.places[node].frozen_until = 0;
-            self.places[node].freezes_in_flight = None;
-            if self.places[node].machine.is_none() {
+        for node in 0..self.hosts.len() {
+            self.hosts[node].weather = CALM;
+            self.hosts[node].frozen_until = 0;
+            self.hosts[node].freezes_in_flight = None;
+            if self.hosts[node].machine.is_none() {
                 self.start(node);
             } else {
-                let run = self.places[node].run;
+                let run = self.hosts[node].run;
                 self.at(self.now, Event::Step { node, run });
             }
         }
@@ -832,29 +833,29 @@ impl World {
 
     /// The node that leads.
     pub fn leader(&self) -> Option<usize> {
-        (0..self.places.len()).find(|node| self.places[*node].believes(self.now))
+        (0..self.hosts.len()).find(|node| self.hosts[*node].believes(self.now))
     }
 
     /// The nodes that could take over.
     pub fn standbys(&self) -> usize {
-        let is_standby = |place: &&Place| {
-            place.machine.as_ref().is_some_and(|machine| matches!(machine.phase(), Phase::Standby { .. }))
+        let is_standby = |host: &&Host| {
+            host.machine.as_ref().is_some_and(|machine| matches!(machine.phase(), Phase::Standby { .. }))
         };
-        self.places.iter().filter(is_standby).count()
+        self.hosts.iter().filter(is_standby).count()
     }
 
     /// What each node does, for the message of a failure.
     pub fn describe(&self) -> String {
-        let lines = self.places.iter().enumerate().map(|(index, place)| {
-            let phase = place.machine.as_ref().map(Machine::phase);
-            let failure = place.machine.as_ref().and_then(Machine::last_failure);
-            format!("{index} {} {phase:?} {failure:?}, ended before by {:?}\n", place.name, place.why_ended)
+        let lines = self.hosts.iter().enumerate().map(|(index, host)| {
+            let phase = host.machine.as_ref().map(Machine::phase);
+            let failure = host.machine.as_ref().and_then(Machine::last_failure);
+            format!("{index} {} {phase:?} {failure:?}, ended before by {:?}\n", host.name, host.why_ended)
         });
         lines.collect()
     }
 }
 
-impl Place {
+impl Host {
     /// Whether the node may write to clients.
     fn believes(&self, now: Micros) -> bool {
         let deadline = self.machine.as_ref().and_then(Machine::deadline);
