@@ -89,7 +89,7 @@ impl Core {
         checked
     }
 
-    /// Returns what remains of the lease of the session that the connection is attached to, in milliseconds.
+    /// Returns the remaining time of the lease of the session that the connection is attached to, in milliseconds.
     pub fn ttl_left_ms(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
         let ledger = &*self.ledger();
         let session = ledger.sessions.acting(connection)?;

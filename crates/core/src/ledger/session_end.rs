@@ -103,7 +103,7 @@ impl Ledger {
         self.journal.end_unit();
     }
 
-    /// Takes the first step of the end of a session. If there is more to do, it is due now.
+    /// Runs the first step of the end of a session. If there is more to do, it is due now.
     pub(super) fn end_now(
         &mut self,
         session: SessionId,

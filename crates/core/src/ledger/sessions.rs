@@ -457,7 +457,7 @@ impl Sessions {
         }
     }
 
-    /// What remains of a session's lease at this time, in milliseconds; `None`: it has no lease.
+    /// The remaining time of a session's lease at this time, in milliseconds; `None`: it has no lease.
     pub(super) fn ttl_left_ms(&self, session: SessionId, from: MonotonicMs) -> Option<u32> {
         let state = self.get(session)?;
         let expiry = self.gaps.expiry(state.lease()?.1);
