@@ -1,8 +1,8 @@
 //! The holdings of the programs around this one: an outer `run`, or an `acquire` of the script that started this program.
 //!
-//! They release it only after this program has ended, so a request that needs it too would wait forever. `run` tells
-//! its command in the environment what is held. The server is asked what is still held, because a process in the
-//! background may outlive the `run` that started it.
+//! Those programs release them only after this program has ended, so a request that needs the same resources would wait
+//! forever. `run` tells its command in the environment what is held. The server is asked what is still held, because a
+//! process in the background may outlive the `run` that started it.
 
 use std::{env, slice};
 
@@ -45,12 +45,12 @@ impl Holding {
     }
 }
 
-/// Returns what the `run`s around this program hold.
+/// Returns the holdings of the `run`s around this program.
 pub(super) fn of_runs() -> Vec<Holding> {
     env::var(OUTER).ok().and_then(|value| serde_json::from_str(&value).ok()).unwrap_or_default()
 }
 
-/// Returns what the `run`s around this program and an `acquire` of its script hold.
+/// Returns the holdings of the `run`s around this program and of an `acquire` of its script.
 pub(super) fn all() -> Vec<Holding> {
     let of_acquire = env::var(GRANT).ok().and_then(|grant| grant.parse().ok());
     let mut all = of_runs();

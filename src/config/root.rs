@@ -484,7 +484,7 @@ impl WorkerCount {
         }
     }
 
-    /// Returns what the same number means in a yrmcds.conf.
+    /// Returns the meaning of the same number in a yrmcds.conf.
     pub(super) fn of_yrmcds(self) -> Self {
         match self {
             Self::Exactly(count) => Self::AtMost(count),

@@ -9,7 +9,7 @@ use super::shares::{ClientUsage, ConnectionKind, ConnectionLimit, Counted};
 use super::state::Server;
 use signalbox_model::Namespace;
 
-/// Counts one connection of a port, and of its client, until it is dropped.
+/// A connection that counts against the limits of its port and of its client until this is dropped.
 #[derive(Debug)]
 pub struct Admission {
     server: Arc<Server>,

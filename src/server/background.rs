@@ -1,4 +1,4 @@
-//! The tasks of a server besides its connections: they do what comes due (waits, leases and grace periods that end, semaphores that
+//! The tasks of a server besides its connections: they process deadlines (waits, leases and grace periods that end, semaphores that
 //! are removed), tell connections when rights of clients end, and remove names without holders, as both documents of yrmcds require
 //! ("Semaphores will be deleted by the GC thread if all resources managed by them are released").
 
@@ -146,7 +146,7 @@ async fn sweep_at(server: &Server, namespace: Namespace, now: impl Fn() -> UnixS
     debug!(port = port_name(namespace), collected = sweep.collected(), elapsed_us, "swept");
 }
 
-/// When a sweep pauses: after equal numbers of names, and for a limited time in all.
+/// The pauses of a sweep: after equal numbers of names, and limited in number.
 struct Pauses {
     /// Names visited between two pauses.
     burst: u64,

@@ -62,7 +62,7 @@ enum Source {
 }
 
 /// How a relay's connection to the leader is protected. This decides whether the address that the relay states is
-/// believed.
+/// trusted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RelayedOver {
     /// TLS, which the relay begins with this proof.
@@ -104,7 +104,7 @@ impl ClientAddress {
         }
     }
 
-    /// Returns the address of a client whose requests another program forwards without stating a believed address: that
+    /// Returns the address of a client whose requests another program forwards without stating a trusted address: that
     /// of the program, which is not the client's machine.
     pub(super) fn forwarded(self) -> Self {
         Self { address: self.address, source: Source::Proxy { is_proxy_local: false } }
@@ -187,7 +187,7 @@ impl ClientAddress {
     }
 
     /// Returns whether rights may depend on the address.
-    pub(super) fn is_believed(&self) -> bool {
+    pub(super) fn is_trusted(&self) -> bool {
         !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
@@ -281,7 +281,7 @@ mod tests {
                 (RelayedOver::Untrusted, false),
             ] {
                 let client = ClientAddress::relayed(address(ip), address("192.0.2.1"), over);
-                assert_eq!((client.is_administrator(&listed), client.is_believed()), (expected, expected));
+                assert_eq!((client.is_administrator(&listed), client.is_trusted()), (expected, expected));
             }
         }
         let proxy = ClientAddress::relayed(address("127.0.0.1"), address("192.0.2.1"), RelayedOver::Trusted);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_request_that_a_node_forwards_is_one_of_its_client() {
-        for (over, is_direct, is_believed) in [
+        for (over, is_direct, is_trusted) in [
             (RelayedOver::Tls(ChannelProof([0; 32])), true, true),
             (RelayedOver::Tls(ChannelProof([0; 32])), false, false),
             (RelayedOver::Untrusted, true, false),
@@ -300,9 +300,9 @@ mod tests {
             let node = ClientAddress::relayed(address("192.0.2.1"), address("192.0.2.1"), over);
             let client = ClientAddress::of_request(node, address("192.0.2.7"), is_direct);
             assert_eq!(client.key(), of_peer("192.0.2.7").key(), "it counts for itself");
-            assert_eq!(client.is_believed(), is_believed, "{over:?}");
+            assert_eq!(client.is_trusted(), is_trusted, "{over:?}");
             let local = ClientAddress::of_request(node, address("127.0.0.1"), is_direct);
-            assert_eq!((local.key(), local.is_local()), (of_peer("192.0.2.1").key(), is_believed));
+            assert_eq!((local.key(), local.is_local()), (of_peer("192.0.2.1").key(), is_trusted));
         }
     }
 }

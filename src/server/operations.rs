@@ -98,7 +98,7 @@ impl Requested {
     }
 }
 
-/// Returns what the grant or the session of an operation is about, such as `counter "backup" of "web-1 run[7] backup"`;
+/// Returns the subject of an operation on a grant or a session, such as `counter "backup" of "web-1 run[7] backup"`;
 /// `None`: the operation is about something else, or there is no such grant or session.
 fn subject(server: &Server, operation: &Operation<'_>) -> Option<String> {
     let subject = match *operation {

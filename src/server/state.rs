@@ -42,7 +42,7 @@ pub struct Server {
     pub(super) semaphores: Port,
     pub(super) peers: Peers,
     pub(super) rules: Rules,
-    /// Notified after what clients may do has changed.
+    /// Notified after the rights of clients have changed.
     pub(super) new_rules: watch::Sender<()>,
     /// The log of administrative changes.
     pub(super) audit: Audit,
@@ -164,7 +164,7 @@ impl Server {
         self.rules.load_tls(config)
     }
 
-    /// Returns what TLS needs; `None`: it is not configured.
+    /// Returns the configuration of TLS; `None`: it is not configured.
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
         self.rules.tls.get()
     }
@@ -213,7 +213,7 @@ impl Server {
         self.whereabouts.get()
     }
 
-    /// Notes that this server leads its cluster. Must be called before it serves clients.
+    /// Sets where clients reach the cluster, which this server leads. Must be called before it serves clients.
     pub(super) fn set_whereabouts(&self, whereabouts: Whereabouts) {
         let is_first = self.whereabouts.set(whereabouts).is_ok();
         assert!(is_first, "a process leads once");

@@ -22,8 +22,8 @@ pub(super) struct Process {
 pub(super) type Identity = (Pid, u64);
 
 impl Process {
-    /// Returns what distinguishes it from all other processes, even after its parent has ended and it has become a
-    /// child of this process.
+    /// Returns the identity, which no other process has. It stays the same when the parent has ended and the process has
+    /// become a child of this process.
     pub(super) fn identity(self) -> Identity {
         (self.pid, self.started)
     }

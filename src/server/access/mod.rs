@@ -171,7 +171,7 @@ impl Access {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }
 
-    /// Returns what a token that was accepted earlier permits now, or why it is no longer accepted.
+    /// Returns the present permissions of a token that was accepted earlier, or why it is no longer accepted.
     fn revalidate(&self, entry: &Entry) -> Result<Proven, TokenRefusal> {
         self.policy().revalidate(entry, self.clock.now())
     }

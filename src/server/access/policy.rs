@@ -137,7 +137,7 @@ impl Policy {
         // Loopback stated by a remote proxy is the proxy's machine; stated by a relay, it counts as loopback, as for
         // administrators.
         let is_of_node = client.address.is_local() || client.address.is_relayed();
-        if !client.address.is_believed() || (ip.is_loopback() && !is_of_node) {
+        if !client.address.is_trusted() || (ip.is_loopback() && !is_of_node) {
             return None;
         }
         self.networks.iter().find(|(rule, _)| rule.network.contains(ip)).map(|(_, rights)| rights)
@@ -166,7 +166,7 @@ impl Policy {
         is_encrypted || client.address.is_local() || self.tokens_over_plain
     }
 
-    /// Returns what a token that was accepted earlier permits now, or why it is no longer accepted.
+    /// Returns the present permissions of a token that was accepted earlier, or why it is no longer accepted.
     pub(super) fn revalidate(&self, earlier: &Entry, now: UnixSeconds) -> Result<Proven, TokenRefusal> {
         if !self.accepts_tokens {
             return Err(TokenRefusal::NoTokens);

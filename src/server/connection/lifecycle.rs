@@ -275,7 +275,7 @@ async fn end_connection(
     record_end(end, admission.port(), client.address.socket(), Some(session));
 }
 
-/// Returns what the end of a connection means for its process of System V calls. Only an end by the client's own
+/// Returns how the connection of a process of System V calls has ended. Only an end by the client's own
 /// machine shows that the process has ended: a proxy also closes the connection when it loses the client.
 fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
     match end {

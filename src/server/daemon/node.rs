@@ -246,7 +246,7 @@ impl Node {
         Ok(requests)
     }
 
-    /// Returns what relays clients while the node does not lead.
+    /// Returns the relays of clients while the node does not lead.
     pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing<Workers> {
         Outgoing::new(
             self.view.relays.clone(),

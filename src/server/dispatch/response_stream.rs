@@ -52,7 +52,7 @@ impl ResponseStream {
         Self { source, opaque, chunks: 0, pause: None }
     }
 
-    /// Returns a response with the entries of a list. The core lists them in steps: `step` takes one, and returns
+    /// Returns a response with the entries of a list. The core lists them in steps: `step` runs one, and returns
     /// `None` at the end.
     fn entries<E: Send + 'static>(
         opcode: u8,

@@ -280,7 +280,7 @@ impl Open {
         if in_use < max { shared.rules.shares.enter(client, ConnectionKind::Leases, limit) } else { None }
     }
 
-    /// Returns the connection of this client that is closed first for its connection with this number.
+    /// Returns the connection of this client that is closed first to make room for the one with this number.
     fn least_needed_of(&self, client: ClientKey, number: u64) -> Option<u64> {
         self.least_needed(|other, connection| connection.client.machine_key() == client && other != number)
     }

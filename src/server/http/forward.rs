@@ -220,13 +220,13 @@ impl Stated {
         HeaderValue::try_from(hex(&text)).expect("digits are a value")
     }
 
-    /// Returns what a request states; `None`: nothing that can be read.
+    /// Reads the statements in the head of a request; `None`: there are none, or they are malformed.
     pub(super) fn read(headers: &HeaderMap) -> Option<Self> {
         serde_json::from_slice(&from_hex(headers.get(CLIENT)?.to_str().ok()?)?).ok()
     }
 
-    /// Returns the client as the leader sees it. The leader believes what gives rights only if it comes over the TLS of
-    /// `node`.
+    /// Returns the client as the leader sees it. The leader trusts statements that give rights only if they come over the
+    /// TLS of `node`.
     pub(super) fn peer(self, node: ClientAddress) -> Peer {
         let is_proven = node.is_encrypted_by_relay();
         let names = self.certificate.iter().filter(|_| is_proven).filter_map(|name| name.parse().ok());

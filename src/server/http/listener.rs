@@ -43,7 +43,7 @@ use signalbox_protocol::TLS_HANDSHAKE;
 /// How long the head of a request may take, and how long a connection may be idle between two requests.
 const HEAD_MAX: Duration = Duration::from_secs(15);
 
-/// After this time, a vanished peer is noticed.
+/// The longest time until a vanished peer is noticed.
 const PEER_MAX: Duration = Duration::from_secs(35);
 
 /// The answer to a plain request where only TLS is accepted.
@@ -105,7 +105,7 @@ impl Http {
         self.connections.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
 
-    /// Returns what serves requests that other nodes forward; `None`: the listener is not enabled.
+    /// Returns the function that serves requests that other nodes forward; `None`: the listener is not enabled.
     pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
         let (connections, runtime) = (Arc::clone(&self.connections), self.thread.as_ref()?.runtime.clone());
         Some(Box::new(move |stream, node| {

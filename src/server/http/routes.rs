@@ -432,7 +432,7 @@ async fn receive(
     Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), connection, parameters }))
 }
 
-/// Returns what the client of a request may do. A change without a valid token is refused, and the refusal goes to the
+/// Returns the permissions of the client of a request. A change without a valid token is refused, and the refusal goes to the
 /// audit log.
 fn authorize(
     route: &Route,

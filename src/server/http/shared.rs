@@ -103,7 +103,7 @@ impl Shared {
         self.forwarder.get().filter(|_| matches!(self.stage(), Stage::Standby))
     }
 
-    /// Returns what this node knows about its cluster; `None`: it is not a node of one, or has not joined yet.
+    /// Returns the cluster as this node knows it; `None`: it is not a node of one, or has not joined yet.
     pub(super) fn node(&self) -> Option<&NodeView> {
         self.node.get()
     }

@@ -124,7 +124,7 @@ impl RelayAuthority {
 }
 
 impl<N: RelayNetwork> Outgoing<N> {
-    /// Returns what relays to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished
+    /// Returns the relays of clients to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished
     /// peer is noticed within `peer_timeout`. With an authority, connections without TLS are encrypted.
     pub fn new(
         relays: Relays,

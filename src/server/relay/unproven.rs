@@ -1,4 +1,4 @@
-//! The connections to the port for relays whose relays have not proven themselves yet.
+//! The connections to the relay port that have not yet proven to come from a relay.
 //!
 //! Any program that reaches the port can open such connections. A node needs one for about a round trip, so new ones
 //! are served, and the oldest are closed.
@@ -18,7 +18,7 @@ pub(super) const UNPROVEN_MAX: usize = 1024;
 /// fails.
 pub(super) const OF_CLIENT_MAX: usize = 64;
 
-/// The unproven connections. A `T` ends one.
+/// The unproven connections. `T` is the handle that ends one.
 #[derive(Debug)]
 pub(super) struct Unproven<T> {
     /// In the order in which they were accepted.
@@ -44,7 +44,7 @@ impl<T> Default for Unproven<T> {
 pub(super) struct NoRoom;
 
 impl<T> Unproven<T> {
-    /// Makes room for a connection of this client. Returns what ends another connection, if one must be closed for it.
+    /// Makes room for a connection of this client. Returns the handle of another connection, if that must be closed for it.
     pub(super) fn make_room(&mut self, client: ClientKey, is_of_node: bool) -> Result<Option<T>, NoRoom> {
         let is_own = |other: &Connection<T>| other.client == client;
         let has_used_up_share =
@@ -61,7 +61,7 @@ impl<T> Unproven<T> {
         Ok(Some(oldest.end))
     }
 
-    /// Adds a connection, for which there is room. `begin` receives its number, and returns what ends it.
+    /// Adds a connection, for which there is room. `begin` receives its number, and returns its handle.
     pub(super) fn add(&mut self, client: ClientKey, is_of_node: bool, begin: impl FnOnce(u64) -> T) {
         let number = self.next;
         self.next += 1;

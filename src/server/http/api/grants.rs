@@ -1,4 +1,4 @@
-//! Whether a grant is held, for stores that check fencing tokens.
+//! The state of a grant, for stores that check fencing tokens.
 
 use hyper::StatusCode;
 use serde::Serialize;

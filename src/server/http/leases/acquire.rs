@@ -41,7 +41,7 @@ async fn acquire_uncounted(context: &mut Context) -> Answer {
             KeyedState::Queued { .. } if is_over => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
-            // The store has not written it in time: the client repeats the request.
+            // The store has not written the lease in time, so the client has to repeat the request.
             KeyedState::Storing if is_over && parking.is_some() => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
@@ -74,7 +74,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let wanted = Wanted::of(&mut parameters)?;
     parameters.end()?;
     let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
-    // If the client may acquire a name as one kind, the core determines the kind, and refuses the other one.
+    // A client that may acquire only one kind of the name passes: the core resolves the kind, and refuses the other one.
     let is_missing = |want: &&Want<'_>| matches!(want.kind, Kind::Resolved(kinds) if kinds.is_none());
     if let Some(want) = wants.iter().find(is_missing) {
         let target = Target::Name(Namespace::Counters, want.name);

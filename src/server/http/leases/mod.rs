@@ -6,8 +6,8 @@
 //! its own for each key, which attaches to the lease; so only the newest request with a key is told of changes, and an
 //! earlier one that waits is answered.
 //!
-//! Invariants: a lease is renewed as of the arrival of a request, never by its answer; `validity` counts what the
-//! client may believe from the same time. A wait ends before the lease could expire.
+//! Invariants: a lease is renewed as of the arrival of a request, never by its answer; the time for which the client may
+//! rely on it (`validity`) counts from the same moment. A wait ends before the lease could expire.
 
 mod acquire;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How long a client may believe in its lease. The margin for clocks is applied only here.
+//! How long a client may rely on its lease. The margin for clocks is applied only here.
 //!
 //! The server counts from when it received the request, and the client from before it sent it, which is earlier. So the
 //! time that the request spent in the network, or waited, makes no difference.
@@ -6,7 +6,7 @@
 /// By how many percent a client's clock may run slower than the server's (`docs/semantics.md`, "Sessions and leases").
 const MARGIN_PERCENT: u64 = 4;
 
-/// Returns how long a client may believe in a lease, in milliseconds from before it sent the request: `left_ms`, which
+/// Returns how long a client may rely on a lease, in milliseconds from before it sent the request: `left_ms`, which
 /// the server counts from its receipt, but at most the time to live, less the margin.
 pub(super) fn valid_ms(left_ms: u32, ttl_ms: u32) -> u32 {
     less_margin(left_ms.min(ttl_ms))

@@ -16,7 +16,7 @@ pub(super) struct View {
     /// Whether the client must be told at once.
     #[serde(skip)]
     pub(super) is_urgent: bool,
-    /// How long its client may believe in it, in milliseconds from before the client sent the request.
+    /// How long its client may rely on it, in milliseconds from before the client sent the request.
     valid_ms: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ttl_ms: Option<u32>,
