@@ -278,7 +278,9 @@ mod tests {
     }
 
     /// What a step does, and why it is not taken.
-    fn told(steps: &[Step<'_>]) -> Vec<(&'static str, Option<&'static str>)> {
+    type Told = (&'static str, Option<&'static str>);
+
+    fn told(steps: &[Step<'_>]) -> Vec<Told> {
         steps.iter().map(|step| (step.change(), step.obstacle().map(|obstacle| obstacle.code))).collect()
     }
 
@@ -289,7 +291,7 @@ mod tests {
         let labeled = Declaration { label: b"x", ..to };
         // The declaration, what there is, the step and its obstacle, and the capacity if waiting requests may need more.
         type Change = fn(&mut Present<'_>);
-        let cases: [(Declaration<'_>, Change, (&str, Option<&str>), Option<u32>); 10] = [
+        let cases: [(Declaration<'_>, Change, Told, Option<u32>); 10] = [
             (to, |_| (), ("unchanged", None), None),
             (to, |of| (of.in_use, of.waiting, of.paused) = (4, 1, true), ("unchanged", None), None),
             (to, |of| of.removing = true, ("declare", None), None),

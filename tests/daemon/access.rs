@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::caller::{Caller, Changes, LONG, NOW, counted, declare_new, limit, one_of};
+use crate::support::caller::{Caller, Changes, LONG, NOW, counted, declare_new, limit, one_of, semaphore};
 use crate::support::daemon::*;
 use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
@@ -17,12 +17,16 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
 use signalbox_client::{Address, Client, Lost, Token};
+use signalbox_model::sysv;
 use signalbox_model::{
     AddressRange, Cancellation, Claim, Declaration, GrantId, Idle, IfExists, Milliseconds, Namespace, Notice,
     Operation, Removal, Resizing, Revocation, Scope, ServiceChange, SessionId, SessionKind, Status,
     TokenRefusal,
 };
-use signalbox_protocol::{Claims, Credentials, Extended, Features, ResponseFrame, Wait};
+use signalbox_protocol::{
+    Claims, Credentials, Extended, Features, Opaque, Operations, ResponseFrame, SysvRequest, WAIT_FOREVER_MS,
+    Wait,
+};
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
 
@@ -166,6 +170,7 @@ fn every_operation_needs_its_right_and_giving_back_needs_none() {
     let mut guarded = Guarded::start(
         "networks = ['127.0.0.2 read', '127.0.0.3 acquire', '127.0.0.4 administer', '127.0.0.5 none', '127.0.0.6 all']",
     );
+    let mut refused = 0;
     for (address, rights) in [
         ("127.0.0.2", &["none", "read"][..]),
         ("127.0.0.3", &["none", "acquire"]),
@@ -183,6 +188,7 @@ fn every_operation_needs_its_right_and_giving_back_needs_none() {
             let (right, request) = requests(&mut caller).swap_remove(index);
             let is_refused = caller.ask(&request).status == NOT_PERMITTED;
             assert_eq!(is_refused, !rights.contains(&right), "{request:?} from {address}");
+            refused += u64::from(is_refused);
         }
         let mut caller = guarded.from(address);
         assert_eq!(caller.wire.ask(NOOP, &[]).status, OK);
@@ -191,12 +197,13 @@ fn every_operation_needs_its_right_and_giving_back_needs_none() {
         assert_eq!(acquired == NOT_PERMITTED, !rights.contains(&"acquire"), "Acquire from {address}");
         let released = caller.wire.ask(RELEASE, &[&[0, 0, 0, 1, 0, 1][..], b"p"].concat()).status;
         assert_ne!(released, NOT_PERMITTED, "Release from {address}");
+        refused += ["read", "acquire"].iter().filter(|right| !rights.contains(right)).count() as u64;
     }
     for plain in [STATS, DUMP] {
         assert_eq!(guarded.from("127.0.0.3").wire.ask(plain, &[]).status, NOT_PERMITTED);
     }
     let mut administrator = guarded.from("127.0.0.1");
-    assert!(administrator.wire.stat("refused_rights") > 50);
+    assert_eq!(administrator.wire.stat("refused_rights"), refused + 2);
 }
 
 #[test]
@@ -214,6 +221,17 @@ fn a_token_limits_its_client_to_its_names() {
     assert_eq!(caller.ask(&watch(b"web")).status, NOT_PERMITTED);
     assert_eq!(caller.wire.ask(DUMP, &[]).status, NOT_PERMITTED);
     assert_ne!(caller.ask(&watch(b"web/")).status, NOT_PERMITTED);
+    let operator = guarded.create("operator", &["--rights", "administer", "--area", "semaphore:web/"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, operator.as_bytes()).status, OK);
+    let declare = |names: [&'static [u8]; 2]| Operation::Declare {
+        if_exists: IfExists::Fail,
+        declarations: names.map(|name| counted(name, 1)).to_vec(),
+    };
+    for names in [[&b"web/a"[..], b"other"], [b"other", b"web/a"]] {
+        assert_eq!(caller.change(declare(names)).status, NOT_PERMITTED, "each name needs the right");
+    }
+    assert_eq!(caller.change(declare([b"web/a", b"web/b"])).status, OK, "and nothing was declared");
 }
 
 #[test]
@@ -448,6 +466,45 @@ fn a_session_is_not_renewed_while_it_holds_what_its_client_may_not_acquire() {
     assert_eq!(acquire(&mut anonymous, b"public/x"), OK);
 }
 
+/// A session with a name of the other kind, or with one of an early step of the check, is not renewed either.
+#[test]
+fn what_a_session_holds_is_checked_by_the_rules_of_now() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 all']");
+    let mut all = guarded.from("127.0.0.1");
+    declare_new(&mut all, counted(b"gpu", 1));
+    for (area, held) in [("counter", semaphore(1, b"gpu")), ("semaphore", one_of(1, b"tenant"))] {
+        let secret = guarded.create(area, &["--rights", "acquire", "--area", area]);
+        let mut caller = guarded.from("127.0.0.1");
+        caller.open(60_000);
+        let held = caller.take(held).grant;
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        let claims = [one_of(1, b"x")];
+        let (ids, claims) = (caller.ids(), Claims::new(&claims).unwrap());
+        let all = Extended::AcquireAll { ids, queueing: NOW, claims, place: None };
+        assert_eq!(
+            (keep_alive(&mut caller), caller.ask(&all).status),
+            (NOT_PERMITTED, NOT_PERMITTED),
+            "{area}"
+        );
+        assert_eq!((caller.give_back(held), keep_alive(&mut caller)), (OK, OK), "{area}");
+    }
+    // In steps of 256 names, of which the first one passes before.
+    let options = ["--rights", "acquire", "--area", "counter:web/", "--area", "counter:public/"];
+    let web = guarded.create("web", &options);
+    let mut caller = guarded.from("127.0.0.1");
+    caller.open(60_000);
+    caller.take(one_of(1, b"web/1"));
+    for number in 0..300 {
+        caller.take(one_of(1, format!("public/{number}").as_bytes()));
+    }
+    assert_eq!((show(&mut caller, web.as_bytes()).status, keep_alive(&mut caller)), (OK, OK));
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    let public = "networks = ['127.0.0.0/8 acquire counter:public/']";
+    guarded.file.write(&Guarded::config(&guarded.file, public));
+    guarded.reload();
+    assert_eq!(keep_alive(&mut caller), NOT_PERMITTED);
+}
+
 #[test]
 fn a_session_whose_client_lost_its_rights_ends_although_it_is_attached_again_and_again() {
     let access = "networks = ['127.0.0.0/8 acquire counter:public/']\n[session]\nmin_ttl = 1";
@@ -507,6 +564,44 @@ fn a_wait_until_a_name_is_idle_ends_with_the_right_to_read() {
     guarded.file.write(&Guarded::config(&guarded.file, "networks = ['127.0.0.0/8 acquire']"));
     guarded.reload();
     assert_eq!(caller.answer(waiting).status, Status::Canceled.code());
+}
+
+#[test]
+fn a_call_that_waits_for_a_semaphore_set_ends_with_the_right_to_acquire() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("jobs", &["--rights", "acquire", "--area", "sysv"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    let send = |caller: &mut Caller, opaque, request: &SysvRequest<'_>| {
+        let mut bytes = Vec::new();
+        request.compose(opaque, &mut bytes);
+        caller.wire.send(&bytes);
+    };
+    let opaque = Opaque([7; 4]);
+    let (user, groups) = (sysv::Caller { uid: 1, gid: 1 }, Vec::new());
+    send(
+        &mut caller,
+        opaque,
+        &SysvRequest::OpenProcess { ttl: None, pid: 7, caller: user, groups, label: b"" },
+    );
+    caller.answer(opaque).opened_process().unwrap();
+    let flags = sysv::IPC_CREAT | 0o600;
+    let get = SysvRequest::SemGet { ids: caller.ids(), caller: user, key: 7, count: 1, flags };
+    send(&mut caller, opaque, &get);
+    let (set, ..) = caller.answer(opaque).call_set().unwrap().unwrap();
+    let mut bytes = Vec::new();
+    let take = [sysv::Operation { number: 0, change: -1, flags: 0 }];
+    let operations = Operations::encode(&take, &mut bytes).unwrap();
+    let ids = caller.ids();
+    send(
+        &mut caller,
+        opaque,
+        &SysvRequest::SemOp { ids, caller: user, set, wait_ms: WAIT_FOREVER_MS, operations },
+    );
+    caller.sync();
+    assert!(token(&guarded.tokens(), &["revoke", "jobs"]).status.success());
+    guarded.reload();
+    assert!(caller.answer(opaque).call_done().unwrap().is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,7 +91,7 @@ fn check_config_reports_all_mistakes_and_the_server_the_first_one() {
     fs::write(file.directory().join("tokens"), "x").unwrap();
     file.write(&format!(
         "bind_ip = ''\nworkers = 0\nfrobnicate = 1\nuser = 'no-such'\ndata_dir = '{directory}/plain'\n\
-         log.file = '{directory}'\n[session]\nmin_ttl = 60\n[access]\ntokens = '{directory}/tokens'\n\
+         log.file = '{directory}'\nlog.grants = '{directory}/none/grants'\nhttp.enable = true\nhttp.bind_ip = '::'\n[session]\nmin_ttl = 60\n[access]\ntokens = '{directory}/tokens'\n\
          audit_log = '{directory}/none/audit.log'\n"
     ));
     let output = outcome(check_config(&file));
@@ -100,15 +100,17 @@ fn check_config_reports_all_mistakes_and_the_server_the_first_one() {
     let expected = [
         format!("{path}:2: workers = 0: must be a whole number from 1 to 1024"),
         format!("{path}:3: frobnicate is not a key of signalbox"),
-        format!("{path}:8: session.min_ttl is 60 and session.default_ttl is 30"),
+        format!("{path}:11: session.min_ttl is 60 and session.default_ttl is 30"),
         "access.tokens: ".to_owned(),
         user.to_owned(),
         format!("log.file = {directory}: this is a directory"),
+        format!("log.grants = {directory}/none/grants: the directory {directory}/none does not exist"),
         format!("data_dir = {directory}/plain: {directory}/plain is not a directory"),
         format!(
             "access.audit_log = {directory}/none/audit.log: the directory {directory}/none does not exist"
         ),
         "bind_ip: the server listens on every address".to_owned(),
+        "http.bind_ip: the server listens on every address".to_owned(),
     ];
     for sentence in &expected {
         assert_eq!(said.matches(&format!("signalbox: {sentence}")).count(), 1, "{sentence}: {said}");

@@ -134,7 +134,7 @@ fn a_member_has_a_scheme_a_host_and_a_port() {
 
 #[test]
 fn a_name_can_be_a_part_of_a_key() {
-    for name in ["a", "node-1.example.org", "A_b"] {
+    for name in ["a", "node-1.example.org", "A_b", &"x".repeat(64)] {
         assert!(accepts("cluster.name", name), "{name}");
     }
     for other in ["", "a/b", "a b", "ä", &"x".repeat(65)] {
@@ -144,12 +144,59 @@ fn a_name_can_be_a_part_of_a_key() {
 
 #[test]
 fn hosts_are_names_without_a_port() {
-    for host in ["localhost", "box.example.org", "a_b-c.d9"] {
+    let label = |length: usize| "x".repeat(length);
+    let host = |last: usize| [label(63), label(63), label(63), label(last)].join(".");
+    for host in ["localhost", "box.example.org", "a_b-c.d9", &host(61)] {
         assert!(accepts("http.hosts", host), "{host}");
     }
-    for other in ["a..b", ".", "a:80", "http://a", "a/b", "a.", "*.a", "[::1]", "ä"] {
+    for other in ["a..b", ".", "a:80", "http://a", "a/b", "a.", "*.a", "[::1]", "ä", &label(64), &host(62)] {
         assert!(!accepts("http.hosts", other), "{other}");
     }
+    let read = with("http.hosts", "'Box.example.org box.example.org B'").unwrap();
+    assert_eq!(read.http.hosts, ["box.example.org", "b"]);
+}
+
+#[test]
+fn texts_that_nothing_could_use_are_refused() {
+    for (key, value) in [
+        ("data_dir", r#""/a\u0000b""#),
+        ("data_dir", "''"),
+        ("cluster.bind", "'10.0.0.1:0'"),
+        ("cluster.bind", "'10.0.0.1'"),
+        ("http.names", "['']"),
+        ("http.names", r#"["a\u0000"]"#),
+        ("virtual_ip", "''"),
+        ("user", "'a:b'"),
+    ] {
+        assert!(with(key, value).is_none(), "{key} = {value}");
+    }
+    for (key, value) in
+        [("data_dir", "'/a b'"), ("cluster.bind", "'[::1]:1'"), ("http.names", "['a b']"), ("user", "''")]
+    {
+        assert!(with(key, value).is_some(), "{key} = {value}");
+    }
+}
+
+#[test]
+fn other_machines_reach_a_node_at_what_it_advertises_or_else_where_it_listens() {
+    let advertised = |advertise: &[&str], bind: &[&str], relays: Option<&str>| {
+        let mut config =
+            Config { bind: bind.iter().map(|ip| ip.parse().unwrap()).collect(), ..Config::default() };
+        config.cluster.advertise = advertise.iter().map(|host| (*host).to_owned()).collect();
+        config.cluster.bind = relays.map(|address| address.parse().unwrap());
+        config.advertised()
+    };
+    let relays = Some("10.0.0.7:1");
+    assert_eq!(advertised(&["a", "b"], &["10.0.0.1"], relays), ["a", "b"]);
+    assert_eq!(
+        advertised(&[], &["10.0.0.1", "127.0.0.1", "::1", "10.0.0.2"], relays),
+        ["10.0.0.1", "10.0.0.2"]
+    );
+    for everywhere in [&[][..], &["0.0.0.0"], &["10.0.0.1", "::"]] {
+        assert_eq!(advertised(&[], everywhere, relays), ["10.0.0.7"], "{everywhere:?}");
+    }
+    assert_eq!(advertised(&[], &[], None), [""; 0]);
+    assert_eq!(advertised(&[], &["0.0.0.0", "10.0.0.1"], None), ["10.0.0.1"]);
 }
 
 /// Checks that a configuration is refused with a message about these keys.
@@ -169,6 +216,12 @@ fn the_port_must_be_free() {
     assert!(refused.starts_with("http.port and semaphore.port are both 11216"), "{refused}");
     config.http.enable = false;
     assert!(config.validate().is_ok());
+    config.counter.port.port = config.semaphore.port.port;
+    contradicts(config.validate(), ["counter.port", "semaphore.port"]);
+    config.counter.port.enable = false;
+    assert!(config.validate().is_ok());
+    (config.http.enable, config.semaphore.port.enable, config.counter.port.enable) = (true, false, true);
+    contradicts(config.validate(), ["http.port", "counter.port"]);
 }
 
 #[test]
@@ -197,6 +250,12 @@ fn relays_need_an_address_that_other_nodes_reach() {
     };
     assert!(matches!(checked(None, None, None), Ok(false)));
     assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
+    let mut watcher = Config::default();
+    watcher.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+    watcher.cluster.is_eligible = false;
+    assert!(watcher.cluster.relays(), "what never leads only relays");
+    watcher.cluster.etcd = Vec::new();
+    assert!(!watcher.cluster.relays(), "it is no node");
     let unspecified = checked(Some("0.0.0.0:11218"), None, None);
     contradicts(unspecified, ["cluster.bind"; 2]);
     let alone = checked(None, Some("/ca.pem"), None);
@@ -226,6 +285,13 @@ fn a_node_keeps_nothing_on_its_disk() {
     contradicts(disk, ["cluster.etcd", "data_dir"]);
     let declared = with(|config| config.semaphore.declare = vec![DeclareConfig::default()]);
     contradicts(declared, ["cluster.etcd", "semaphore.declare"]);
+    let durable = |config: &mut Config| config.sysv.durable_keys = vec![1..=2];
+    assert!(with(durable).is_ok(), "etcd keeps them");
+    let mut config = Config::default();
+    durable(&mut config);
+    contradicts(config.validate(), ["sysv.durable_keys", "data_dir"]);
+    config.data_dir = Some("/var/lib/signalbox".into());
+    assert!(config.validate().is_ok());
 }
 
 #[test]
@@ -238,6 +304,10 @@ fn a_section_without_what_it_needs_is_refused() {
         (TlsConfig { client_ca: path(), ..TlsConfig::default() }, "tls.client_ca is set, but tls.cert"),
         (TlsConfig { plain: PlainRule::Refuse, ..TlsConfig::default() }, "tls.plain is set, but tls.cert"),
         (
+            TlsConfig { client_cert: ClientCert::Required, ..TlsConfig::default() },
+            "tls.client_cert is set, but tls.cert",
+        ),
+        (
             TlsConfig { client_cert: ClientCert::Required, ..with_cert.clone() },
             "tls.client_cert is set, but tls.client_ca is not",
         ),
@@ -246,4 +316,55 @@ fn a_section_without_what_it_needs_is_refused() {
         assert!(refused.starts_with(expected), "{refused}");
     }
     Config { tls: with_cert, ..Config::default() }.validate().unwrap();
+}
+
+#[test]
+fn settings_of_a_cluster_come_in_pairs_and_not_without_its_members() {
+    type Change = fn(&mut Config);
+    let path = || Some(PathBuf::from("/etc/signalbox/x"));
+    let pairs: [([&str; 2], [Change; 2]); 2] = [
+        (
+            ["cluster.etcd_cert", "cluster.etcd_key"],
+            [
+                |config| config.cluster.etcd_cert = Some("/x".into()),
+                |config| config.cluster.etcd_key = Some("/x".into()),
+            ],
+        ),
+        (
+            ["cluster.etcd_user", "cluster.etcd_password_file"],
+            [
+                |config| config.cluster.etcd_user = Some("x".to_owned()),
+                |config| config.cluster.etcd_password_file = Some("/x".into()),
+            ],
+        ),
+    ];
+    let mut node = Config::default();
+    node.cluster.etcd = vec!["https://10.0.0.1:2379".to_owned()];
+    node.cluster.etcd_ca = path();
+    for (keys, changes) in pairs {
+        for change in changes {
+            let mut config = node.clone();
+            change(&mut config);
+            contradicts(config.validate(), keys);
+        }
+        let mut config = node.clone();
+        changes.iter().for_each(|change| change(&mut config));
+        assert!(config.validate().is_ok(), "{keys:?}");
+    }
+    let alone: [(&str, Change); 9] = [
+        ("cluster.node", |config| config.cluster.node = Some("a".to_owned())),
+        ("cluster.etcd_ca", |config| config.cluster.etcd_ca = Some("/x".into())),
+        ("cluster.etcd_cert", |config| config.cluster.etcd_cert = Some("/x".into())),
+        ("cluster.etcd_key", |config| config.cluster.etcd_key = Some("/x".into())),
+        ("cluster.etcd_user", |config| config.cluster.etcd_user = Some("a".to_owned())),
+        ("cluster.etcd_password_file", |config| config.cluster.etcd_password_file = Some("/x".into())),
+        ("cluster.bind", |config| config.cluster.bind = Some("10.0.0.1:1".parse().unwrap())),
+        ("cluster.advertise", |config| config.cluster.advertise = vec!["a".to_owned()]),
+        ("cluster.relay_ca", |config| config.cluster.relay_ca = Some("/x".into())),
+    ];
+    for (key, change) in alone {
+        let mut config = Config::default();
+        change(&mut config);
+        contradicts(config.validate(), [key, "cluster.etcd"]);
+    }
 }

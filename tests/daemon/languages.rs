@@ -347,6 +347,11 @@ fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
             format!("{variable}: this environment variable belongs to no key of signalbox; {end}")
         );
     }
+    // What contradicts a value that was refused may be a consequence.
+    let refused =
+        read(&[("SIGNALBOX_CONFIG_TLS__CERT", "server.pem"), ("SIGNALBOX_CONFIG_TLS__KEY", "/server.key")]);
+    let error = refused.validate().unwrap_err();
+    assert_eq!(error.mistakes().len(), 1, "{error:?}");
     let error = mistake_in(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]);
     assert!(error.ends_with("only a file in TOML can have"), "{error}");
 }
@@ -547,7 +552,9 @@ fn space_comments_and_quotes_of_a_yrmcds_conf_are_dropped() {
 
 #[test]
 fn suffixes_are_powers_of_1024() {
-    for (word, number) in [("0", 0_u64), ("2k", 2048), ("2K", 2048), ("3M", 3 << 20), ("1g", 1 << 30)] {
+    for (word, number) in
+        [("0", 0_u64), ("2k", 2048), ("2K", 2048), ("3M", 3 << 20), ("1g", 1 << 30), ("1G", 1 << 30)]
+    {
         assert_eq!(
             of_yrmcds(&format!("counter.max_names = {word}"), "counter.max_names"),
             number.to_string()

@@ -28,6 +28,7 @@ fn a_network_has_the_addresses_that_begin_with_its_bits() {
         ("::/0", &["::1", "ffff::"], &["192.0.2.1", "::ffff:192.0.2.1"]),
         ("::1", &["::1"], &["::2", "0.0.0.1"]),
         ("::ffff:10.0.0.0/104", &["10.1.2.3", "::ffff:10.1.2.3"], &["11.0.0.0", "::ffff:11.0.0.0"]),
+        ("::ffff:0.0.0.0/96", &["10.1.2.3", "::ffff:10.1.2.3"], &["::1"]),
     ] {
         let network: Network = network.parse().unwrap();
         for address in inside {

@@ -171,6 +171,12 @@ fn a_client_with_its_share_of_the_watches_leaves_the_rest_to_others() {
     for watcher in &mut watchers {
         assert_share(&watcher.ask(&watch), Limit::Watches, 24);
     }
+    // All at once, so that they take much less time than the pauses, of a millisecond for each.
+    let (begun, watcher) = (Instant::now(), &mut watchers[0]);
+    let refused: Vec<_> = (0..200).map(|_| watcher.send(&watch)).collect();
+    refused.into_iter().for_each(|opaque| assert_share(&watcher.answer(opaque), Limit::Watches, 24));
+    assert_eq!(watcher.wire.ask(NOOP, &[]).status, OK);
+    assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
     let mut honest = attacked.honest();
     assert_eq!(honest.ask(&watch).status, OK);
     attacked.end("session.max_watches");

@@ -183,7 +183,10 @@ fn a_client_with_its_share_loses_the_connection_that_has_been_idle_longest() {
     let line = http.daemon.logged_message("a client has used up its share of a limit");
     assert_eq!(text(&line, "limit"), "HTTP connections");
     assert_eq!(number(&line, "share"), 16);
-    assert!(http.get("/api/v1/refusals").json()["client_share"].as_u64() >= Some(2));
+    let refusals = http.get("/api/v1/refusals").json();
+    for reason in ["client_share", "http_connections"] {
+        assert!(refusals[reason].as_u64() >= Some(2), "{reason}: {refusals}");
+    }
 }
 
 #[test]
@@ -252,6 +255,10 @@ fn a_head_and_a_body_have_a_longest_length() {
     assert_eq!(reply.status, 404, "the longest name fits");
     let reply = http.post("/api/v1/name", &[], &format!("{{\"name\": \"{}\"}}", "a".repeat(600_000)));
     assert_eq!((reply.status, reply.code()), (413, "body_too_large".to_owned()));
+    // The longest body, most of which is space.
+    let question = r#"{"name": "a"}"#;
+    let longest = question.to_owned() + &" ".repeat(512 * 1024 - question.len());
+    assert_eq!(http.post("/api/v1/name", &[], &longest).status, 404);
     for length in ["524289", "9223372036854775807"] {
         let head = format!(
             "POST /api/v1/lease/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\

@@ -46,6 +46,10 @@ fn the_status_says_whether_changes_are_possible() {
     let reads = create(&file, "reads", &["read"]);
     let (mut http, _config) = start(directory.path());
     assert_eq!(changes(&http, None), false, "the only token may read");
+    let limited = create(&file, "limited", &["administer", "--area", "semaphore:web/"]);
+    http.daemon.reload("the configuration was read again");
+    assert_eq!(changes(&http, None), true, "some token may change something");
+    assert_eq!(changes(&http, Some(&limited)), Value::Null, "it may not read the status");
     let administers = create(&file, "administers", &["read,administer"]);
     http.daemon.reload("the configuration was read again");
     assert_eq!(changes(&http, None), true);
@@ -139,6 +143,65 @@ fn the_right_to_read_semaphore_sets_is_enough_to_list_them() {
     assert_eq!(status("/api/v1/sysv/sets", &sets), 200);
     assert_eq!(http.post("/api/v1/sysv/users", &[("Authorization", &sets)], r#"{"id": 1}"#).status, 404);
     assert_eq!((status("/api/v1/status", &sets), status("/api/v1/sysv/sets", &web)), (403, 403));
+}
+
+#[test]
+fn a_client_that_is_limited_to_names_is_shown_no_others() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let secret = create(&file, "web", &["read", "--area", "limit:web/", "--area", "counter:db"]);
+    let (mut http, _config) = start(directory.path());
+    for name in ["web/gpu", "other"] {
+        http.command(&["declare", name, "--capacity", "1"]);
+    }
+    let mut counter = http.daemon.counter();
+    for name in [&b"web/1"[..], b"db", b"other/1"] {
+        assert_eq!(counter.acquire(name, 1, 1).status, OK);
+    }
+    let acquired = http.command(&["acquire", "other", "--lease", "1h"]);
+    assert!(acquired.contains("SIGNALBOX_SESSION"), "{acquired}");
+    let other = http.get("/api/v1/holders?kind=semaphore&name=other").json()["items"][0]["grant"].take();
+    let bearer = format!("Bearer {secret}");
+    let ask = |path: &str, body: Value| {
+        http.post(&format!("/api/v1/{path}"), &[("Authorization", &bearer)], &body.to_string())
+    };
+    let names = |path: &str| {
+        let page = ask(path, json!({})).json();
+        let items = page["items"].as_array().unwrap().iter();
+        items.map(|item| item["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (names("names"), names("declared")),
+        (["db", "web/1", "web/gpu"].map(str::to_owned).to_vec(), vec!["web/gpu".to_owned()])
+    );
+    for (path, body, status) in [
+        ("name", json!({"name": "web/gpu"}), 200),
+        ("name", json!({"name": "other"}), 403),
+        ("name", json!({"name": "db", "kind": "counter"}), 200),
+        ("name", json!({"name": "db"}), 403),
+        ("holders", json!({"name": "web/1", "kind": "counter"}), 200),
+        ("holders", json!({"name": "db", "kind": "semaphore"}), 403),
+        ("declarations", json!({"prefix": "web/"}), 200),
+        ("declarations", json!({}), 403),
+        ("names", json!({"holder": 1}), 403),
+        ("held", json!({"client": "127.0.0.1"}), 403),
+        ("sessions", json!({}), 403),
+        ("stats", json!({}), 403),
+        ("refusals", json!({}), 403),
+        ("store", json!({}), 403),
+        ("cluster", json!({}), 403),
+        ("tokens", json!({}), 403),
+        ("grant", json!({"grant": other}), 404),
+    ] {
+        let reply = ask(path, body.clone());
+        assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
+    }
+    assert_eq!(http.post("/api/v1/grant", &[], &json!({"grant": other}).to_string()).status, 200);
+    // The header has one token, whatever is around it.
+    let spaced = format!("bearer  {secret} ");
+    assert_eq!(http.post("/api/v1/names", &[("Authorization", &spaced)], "{}").status, 200);
+    let twice = [("Authorization", &*bearer); 2];
+    assert_eq!(http.post("/api/v1/names", &twice, "{}").status, 401);
 }
 
 #[test]
@@ -304,6 +367,8 @@ fn the_first_change_without_the_right_is_in_the_audit_log() {
     assert_eq!(ask("resize", r#"{"name": "gpu"}"#), 400);
     // Six changes and the request that reads.
     assert_eq!(http.get("/api/v1/refusals").json()["rights"], 7);
+    let tokens = http.post("/api/v1/tokens", &[("Authorization", &bearer)], "{}");
+    assert_eq!(tokens.status, 403, "only who may administer everything sees them");
     let lines = audited(directory.path());
     let found: Vec<_> =
         lines.iter().map(|line| [&line["operation"], &line["target"], &line["outcome"]]).collect();
@@ -381,6 +446,9 @@ fn changes_do_what_their_fields_say() {
             Err(code) => assert_eq!(answer, code, "{path} {fields}"),
         }
     }
+    assert_eq!(server.ask("declare", &json!({"name": "none", "capacity": 0})).0, 200);
+    assert_eq!(server.ask("resize", &json!({"name": "none", "capacity": 1})).0, 200);
+    assert_eq!(server.ask("resize", &json!({"name": "none", "capacity": 0})).0, 200);
     let gpu = || http.get("/api/v1/declared?prefix=gpu").json()["items"].get(0).cloned().unwrap_or_default();
     assert_eq!((&gpu()["paused"], &gpu()["slots_out"]), (&json!(true), &json!([2])));
     // Each of them is made only with the present generation.

@@ -191,6 +191,7 @@ fn a_lower_capacity_refuses_waiting_requests_only_if_it_is_told_to() {
         assert_eq!((status, &answer["results"][0]["error"]["code"]), (409, &json!("refuses_waiters")));
     }
     assert_eq!(server.export()[0]["capacity"], 4);
-    assert_eq!(server.apply(&with(lower, &[("refuse_waiters", json!(true))])).0, 200);
+    let (status, answer) = server.apply(&with(lower, &[("refuse_waiters", json!(true))]));
+    assert_eq!((status, changes(&answer)), (200, vec!["change"]), "without \"prune\", the other one stays");
     assert_eq!([acquire("b", 3), acquire("c", 1)], [409, 202]);
 }

@@ -4,7 +4,7 @@ use crate::client::HttpDaemon;
 
 #[test]
 fn a_request_for_another_host_is_refused() {
-    let (http, _file) = HttpDaemon::with("hosts = 'box.example.org'\n");
+    let (http, _file) = HttpDaemon::with("hosts = 'own.example.org box.example.org'\n");
     let port = http.address.port();
     for host in [
         "evil.example".to_owned(),

@@ -106,6 +106,7 @@ fn a_lease_is_acquired_renewed_and_released() {
     );
     let verified = http.get(&format!("/api/v1/grant?grant={}", grant(&held))).json();
     assert_eq!((&verified["state"], &verified["grant"]), (&json!("held"), &held["grant"]));
+    assert_eq!(verified["grace_left_ms"], Value::Null);
     let renewed = http.renewed(&key, 0);
     assert_eq!(
         (&renewed["state"], &renewed["grant"], &renewed["key"]),
@@ -231,6 +232,12 @@ fn a_lease_without_share_is_not_released_with_done() {
     assert_eq!(http.in_use("page"), 1);
     http.give_back(&held);
     assert_eq!(http.in_use("page"), 0);
+    // Only one works at a time, so that need not be said.
+    let shared = key();
+    let one_of_page = json!({"share": true, "claims": [{"name": "page"}]});
+    assert_eq!(http.lease("acquire", &one(&shared, "page", one_of_page)).json()["state"], "held");
+    assert_eq!(http.in_use("page"), 1);
+    http.give_back(&shared);
     let two = json!({"share": true, "claims": [{"name": "page", "maximum": 2}]});
     let refused = http.lease("acquire", &one(&key(), "page", two));
     assert_eq!((refused.status, refused.code()), (400, "bad_request".to_owned()));
@@ -343,6 +350,9 @@ fn a_revocation_answers_at_once_and_counts_from_the_request() {
     let revoking = read_reply(&mut other).json()["leases"][0].clone();
     let parked_at_most = begun.elapsed();
     assert_eq!(revoking["state"], "revoking");
+    let verified = http.get(&format!("/api/v1/grant?grant={}", grant(&held))).json();
+    assert_eq!(verified["state"], "retiring");
+    assert!((1..=4_000).contains(&millis(&verified, "grace_left_ms")), "{verified}");
     let grace = millis(&revoking, "grace_ms");
     let of = |parked: Duration| (4_000 + parked.as_millis() as u64) * 96 / 100;
     assert!(grace <= of(parked_at_most), "{grace} {parked_at_most:?}");
@@ -396,16 +406,28 @@ fn several_names_and_slots_are_one_lease() {
     };
     assert_eq!(refused(&http, json!({"name": "gpu", "slot": 1})), (409, "busy".to_owned()));
     assert_eq!(refused(&http, json!({"name": "gpu", "slot": 7})), (404, "no_such_slot".to_owned()));
+    assert_eq!(refused(&http, json!({"name": "gpu", "resources": 2})), (409, "busy".to_owned()));
     assert_eq!(refused(&http, json!({"name": "gpu", "resources": 3})), (409, "too_much".to_owned()));
     assert_eq!(refused(&http, json!({"name": "none"})), (404, "not_found".to_owned()));
     http.command(&["pause", "gpu"]);
     assert_eq!(refused(&http, json!({"name": "gpu"})), (409, "paused".to_owned()));
+    http.command(&["declare", "licence", "--capacity", "1"]);
+    for names in [["gpu", "licence"], ["licence", "gpu"]] {
+        let claims = names.map(|name| json!({"name": name}));
+        let reply = http.lease("acquire", &json!({"key": self::key(), "claims": claims}));
+        assert_eq!((reply.status, reply.code()), (409, "paused".to_owned()), "{names:?}");
+    }
 }
 
 #[test]
 fn what_is_not_a_request_is_refused() {
     let http = HttpDaemon::start();
     let key = key();
+    let names = |count: u32| {
+        (0..count).map(|number| json!({"name": format!("many/{number}"), "maximum": 1})).collect::<Vec<_>>()
+    };
+    let most = http.lease("acquire", &json!({"key": self::key(), "claims": names(64)}));
+    assert_eq!(most.status, 200, "{}", most.text());
     for body in [
         json!({}),
         json!({"key": key}),
@@ -417,7 +439,8 @@ fn what_is_not_a_request_is_refused() {
         json!({"key": key, "claims": [{"name": "a", "name_hex": "61", "maximum": 1}]}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1, "resources": 2}]}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1, "resources": 0}]}),
-        json!({"key": key, "claims": vec![json!({"name": "a", "maximum": 1}); 65]}),
+        json!({"key": key, "claims": names(65)}),
+        json!({"key": key, "claims": [{"name": "a", "maximum": 2, "slot": 0, "resources": 2}]}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "place": "7"}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "ttl": 1}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "ttl_ms": -1}),
@@ -433,7 +456,8 @@ fn what_is_not_a_request_is_refused() {
         json!({"keys": []}),
         json!({"keys": "x"}),
         json!({"keys": [key, key]}),
-        json!({"keys": vec![key.as_str(); 65]}),
+        json!({"keys": [key, self::key(), key]}),
+        json!({"keys": (0..65).map(|_| self::key()).collect::<Vec<_>>()}),
     ] {
         assert_eq!(http.lease("renew", &body).code(), "bad_request", "{body}");
     }
@@ -441,7 +465,9 @@ fn what_is_not_a_request_is_refused() {
     let refused = http.lease("acquire", &slot);
     assert_eq!(refused.code(), "not_found", "a counter has no slots");
     assert!(refused.text().contains("slot"), "it says what is wrong: {}", refused.text());
-    assert_eq!(http.lease("release", &json!({})).code(), "bad_request");
+    for body in [json!({}), json!({"key": key, "x": 1}), json!({"key": key, "done": 1})] {
+        assert_eq!(http.lease("release", &body).code(), "bad_request", "{body}");
+    }
     assert_eq!(http.get("/api/v1/lease/acquire").status, 405);
     assert_eq!(http.get("/api/v1/grant").code(), "bad_request");
     assert_eq!(http.get("/api/v1/name?name=a").status, 404);
@@ -493,7 +519,12 @@ fn rights_are_those_of_the_service_ports() {
     let renewed = post(&http, "renew", &web, &json!({"keys": [own, foreign]})).json();
     let states: Vec<_> = renewed["leases"].as_array().unwrap().iter().map(|lease| &lease["state"]).collect();
     assert_eq!(states, ["held", "not_permitted"]);
-    // A release needs the key, but no right.
+    let sessions =
+        http.post("/api/v1/sessions", &[("Authorization", &bearer(&all))], r#"{"search": "token:web"}"#);
+    assert_eq!(sessions.json()["total"], 1, "its client is known: {}", sessions.text());
+    // A release needs the key, but no right, so a token does not matter.
+    let body = json!({"key": foreign});
+    assert_eq!(post(&http, "release", &wrong, &body).status, 200);
     http.give_back(&foreign);
     let queued = key();
     let header = format!("Authorization: {}\r\n", bearer(&web));
@@ -650,6 +681,28 @@ fn health_and_the_status_page_have_room_beside_all_that_wait() {
     assert_eq!(read_reply(&mut first).status, 200);
     write!(first, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(read_reply(&mut first).text().contains("signalbox_http_lease_connections 20"));
+}
+
+/// A small limit is not divided.
+#[test]
+fn as_many_requests_wait_as_are_configured_and_a_place_is_free_again() {
+    for most in [0, 2] {
+        let (http, _config) = HttpDaemon::with(&format!("lease_connections_max = {most}\n"));
+        let (_, _) = http.hold("a");
+        let wait = |key: &str| one(key, "a", json!({"wait_ms": 60_000, "poll_ms": 10_000}));
+        let mut waiting: Vec<_> = (0..most).map(|_| http.begin("acquire", &wait(&key()), "")).collect();
+        http.wait_for_parked(most);
+        assert_eq!(http.lease("acquire", &wait(&key())).code(), "busy");
+        if waiting.pop().is_some() {
+            http.wait_for_parked(most - 1);
+            let again = http.begin("acquire", &wait(&key()), "");
+            http.wait_for_parked(most);
+            eventually("what has gone is not counted", || {
+                http.metric("signalbox_http_lease_connections") == Some(most)
+            });
+            drop(again);
+        }
+    }
 }
 
 /// Its share of a limit that is twice as high.

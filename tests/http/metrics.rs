@@ -73,12 +73,12 @@ fn a_client_that_asks_for_nothing_gets_the_older_format() {
 
 #[test]
 fn acquires_are_counted_by_result() {
-    let mut http = HttpDaemon::start();
+    let (mut http, _config) = HttpDaemon::configured("counter.max_names = 2", "");
     let mut counter = http.daemon.counter();
-    counter.acquire(b"a", 1, 1);
-    counter.acquire(b"a", 1, 1);
-    counter.acquire(b"b", 1, 1);
-    for (result, expected) in [("granted", 2.0), ("not_available", 1.0), ("limit", 0.0)] {
+    for name in [b"a", b"a", b"b", b"c"] {
+        counter.acquire(name, 1, 1);
+    }
+    for (result, expected) in [("granted", 2.0), ("not_available", 1.0), ("limit", 1.0)] {
         let series = format!("signalbox_acquire_total{{namespace=\"counter\",result=\"{result}\"}}");
         eventually(&series, || value(&http, &series) == expected);
     }
@@ -189,6 +189,7 @@ fn the_ends_of_certificates_and_tokens_have_series() {
         assert!(command.output().unwrap().status.success());
     };
     create("web", &["--expires-in", "1h"]);
+    create("batch", &["--expires-in", "2h"]);
     create("forever", &["--expires-in", "never"]);
     let lines = format!("tls.cert = '{cert}'\ntls.key = '{key}'\naccess.tokens = '{tokens}'\n");
     let (http, _file) = HttpDaemon::configured(&lines, "");
@@ -197,8 +198,10 @@ fn the_ends_of_certificates_and_tokens_have_series() {
     let day = 86_400.0;
     let certificate = left("signalbox_certificate_expiry_timestamp_seconds{key=\"tls.cert\"}");
     assert!((2.0 * day..=3.0 * day).contains(&certificate), "{certificate}");
-    let token = left("signalbox_token_expiry_timestamp_seconds{token=\"web\"}");
-    assert!((0.0..=3600.0).contains(&token), "{token}");
+    for (name, hours) in [("web", 1.0), ("batch", 2.0)] {
+        let token = left(&format!("signalbox_token_expiry_timestamp_seconds{{token=\"{name}\"}}"));
+        assert!((0.0..=hours * 3600.0).contains(&token), "{name}: {token}");
+    }
     assert!(!http.get("/metrics").text().contains("forever"), "a token without an end has none");
 }
 

@@ -110,4 +110,6 @@ fn each_client_gets_a_connection_though_all_are_in_use() {
     for stream in others.iter().chain(&further) {
         assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
     }
+    let refusals = get(further[0].try_clone().unwrap(), "/api/v1/refusals", "").json();
+    assert_eq!(refusals["http_connections"], 5);
 }

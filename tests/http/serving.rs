@@ -101,6 +101,15 @@ fn errors_are_json_with_a_code() {
         ("/api/v1/names?after=x", 400, "bad_request"),
         ("/api/v1/names?limit=1001", 400, "bad_request"),
         ("/api/v1/status?x=1", 400, "bad_request"),
+        ("/api/v1/cluster?x=1", 400, "bad_request"),
+        ("/api/v1/sessions?x=1", 400, "bad_request"),
+        ("/api/v1/names?x=1", 400, "bad_request"),
+        ("/api/v1/name?name=a&x=1", 400, "bad_request"),
+        ("/api/v1/declared?x=1", 400, "bad_request"),
+        ("/api/v1/declarations?x=1", 400, "bad_request"),
+        ("/api/v1/tokens?x=1", 400, "bad_request"),
+        ("/api/v1/grant?grant=1&x=1", 400, "bad_request"),
+        ("/api/v1/sysv/users?id=1&x=1", 400, "bad_request"),
         ("/api/v1/holders?name=a", 400, "bad_request"),
     ] {
         let reply = http.get(path);
@@ -111,8 +120,17 @@ fn errors_are_json_with_a_code() {
     let headers = [("Host", &*host), ("Content-Type", "application/json")];
     for headers in [&headers[..], &headers[..1]] {
         for method in ["DELETE", "PUT", "OPTIONS"] {
-            let reply = http.request(method, "/api/v1/names", headers, "");
-            assert_eq!((reply.status, reply.code()), (405, "method_not_allowed".to_owned()), "{method}");
+            for (path, allowed) in [
+                ("/api/v1/names", "GET,HEAD,POST"),
+                ("/api/v1/resize", "POST"),
+                ("/api/v1/lease/renew", "POST"),
+                ("/metrics", "GET,HEAD"),
+                ("/page.js", "GET,HEAD"),
+            ] {
+                let reply = http.request(method, path, headers, "");
+                assert_eq!((reply.status, reply.code()), (405, "method_not_allowed".to_owned()), "{method}");
+                assert_eq!(reply.header("allow"), Some(allowed), "{method} {path}");
+            }
             assert_eq!(http.request(method, "/nothing", headers, "").status, 404, "{method}");
         }
     }

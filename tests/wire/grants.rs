@@ -3,12 +3,14 @@
 use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
 use crate::support::{ACQUIRE, DUMP, GET, NearServer, TestServer, eventually, frame, named};
 use bytes::BytesMut;
+use signalbox_model::sysv::{Caller as User, SetCommand, SetId};
 use signalbox_model::{
-    Cancellation, Changed, Claim, EventKind, GraceLeft, GrantState, Milliseconds, Namespace, Notice,
+    Cancellation, Changed, Claim, EventKind, GraceLeft, GrantState, Idle, Milliseconds, Namespace, Notice,
     Operation, RequestIds, Revocation, Scope, SessionId, Status,
 };
 use signalbox_protocol::{
-    Claims, Extended, Opaque, Queueing, ResponseCodec, ResponseFrame, Wait, WaitingRequest,
+    Claims, Extended, Opaque, Operations, Queueing, ResponseCodec, ResponseFrame, SysvRequest, Wait,
+    WaitingRequest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -110,6 +112,59 @@ fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
         .compose(asked, &mut bytes);
     waiter.wire.send(&bytes);
     assert_eq!(waiter.answer(asked).status, code(Status::InvalidArguments));
+    check(&server);
+}
+
+/// Those that are answered at once, too: the client could not tell the two answers apart.
+#[test]
+fn no_request_is_taken_with_an_opaque_that_is_in_use() {
+    let server = TestServer::start();
+    let [mut holder, mut caller] = callers(&server);
+    holder.take(one_of(1, b"a"));
+    caller.hello("caller");
+    let held = caller.take(one_of(1, b"held")).grant;
+    let waiting = caller.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let watch = caller.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"none") });
+    assert_eq!(caller.answer(watch).event().unwrap().1.kind, EventKind::Live);
+    let (namespace, name) = (Namespace::Counters, &b"a"[..]);
+    let claims = [one_of(1, b"b"), one_of(1, b"c")];
+    let user = User { uid: 1, gid: 1 };
+    for opaque in [waiting, watch] {
+        let ids = caller.ids();
+        let all = Claims::new(&claims).unwrap();
+        let (set, command) = (SetId(1), SetCommand::Stat);
+        let requests = [
+            Extended::OpenSession { ttl: None, label: b"", key: None },
+            Extended::CloseSession,
+            Extended::AcquireAll { ids, queueing: NOW, claims: all, place: None },
+            Extended::ReleaseGrant { ids, grant: held, is_done: false },
+            Extended::AwaitIdle { wait: Wait::NotAtAll, until: Idle::Level(0), namespace, name },
+            Extended::Watch { namespace, scope: Scope::Name(name) },
+            Extended::Export,
+            Extended::Change { ids, operation: Operation::DeleteCounter { name } },
+        ];
+        let calls = [
+            SysvRequest::SemGet { ids, caller: user, key: 1, count: 1, flags: 0 },
+            SysvRequest::SemOp { ids, caller: user, set, wait_ms: 0, operations: Operations::default() },
+            SysvRequest::SemCtl { ids, caller: user, set, command },
+        ];
+        let composed = requests.iter().map(|request| {
+            let mut bytes = Vec::new();
+            request.compose(opaque, &mut bytes);
+            (format!("{request:?}"), bytes)
+        });
+        let composed_calls = calls.iter().map(|request| {
+            let mut bytes = Vec::new();
+            request.compose(opaque, &mut bytes);
+            (format!("{request:?}"), bytes)
+        });
+        for (request, bytes) in composed.chain(composed_calls).collect::<Vec<_>>() {
+            caller.wire.send(&bytes);
+            assert_eq!(caller.answer(opaque).status, code(Status::InvalidArguments), "{request}");
+        }
+    }
+    assert_eq!(caller.give_back(held), 0);
     check(&server);
 }
 
