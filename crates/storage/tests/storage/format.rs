@@ -188,4 +188,8 @@ fn an_error_names_the_record() {
         "the record of grant 7 has session number 0, which is invalid"
     );
     assert_eq!(sentence(b"\x0b", b""), "the record of the key \\x0b has an unknown kind");
+    assert!(sentence(b"\x02", b"").contains("has an empty name"));
+    assert!(sentence(b"\x06\0\0\0\x01", b"").contains("no set can have"), "such ids are those of the kernel");
+    let session = [&[7; 16][..], &[0, 0, 0, 5], &[0, 0, 0, 0, 9], &[0, 0, 0, 0]].concat();
+    assert!(sentence(b"\x03\0\0\0\0\0\0\0\x01", &session).contains("has a time"), "it says that it has none");
 }

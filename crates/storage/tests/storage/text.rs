@@ -1,12 +1,13 @@
 //! Check, export and import.
 
 use std::fs;
+use std::io::{self, Write};
 
 use signalbox_core::{
-    Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service, SessionRecord, SysvKey,
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service,
+    SessionRecord, SysvKey,
 };
-use signalbox_model::UnixSeconds;
-use signalbox_model::{GrantId, Namespace, RequestId, SessionKey};
+use signalbox_model::{DeclaredState, Generation, GrantId, Namespace, RequestId, SessionKey, UnixSeconds};
 use signalbox_storage::{
     Counts, FILE_NAME, ImportError, Storage, StorageError, check, contradictions, export, import,
 };
@@ -244,4 +245,111 @@ fn records_that_a_server_would_refuse_are_found() {
         let problems = found(declared, grant(&parts));
         assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:?}");
     }
+}
+
+/// The ids of a server come from what it has reserved: the highest one may be in use, and no higher one.
+#[test]
+fn no_record_has_an_id_above_the_highest_reserved_one() {
+    let declaration = DeclarationRecord {
+        name: (*b"a").into(),
+        capacity: 4,
+        label: Box::default(),
+        numbered: false,
+        generation: 7,
+        created: 7,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+        service: Service::default(),
+    };
+    let state = |generation| DeclaredState { generation: Generation(generation), capacity: 1, in_use: 0 };
+    let answer = |answer: &[DeclaredState]| AnswerRecord {
+        session: session(1),
+        request: RequestId(1),
+        answer: answer.into(),
+    };
+    let grant = GrantRecord {
+        grant: GrantId(7),
+        session: session(1),
+        request: RequestId(2),
+        since: UnixSeconds(0),
+        revoked_grace_ms: None,
+        parts: [PartRecord {
+            namespace: Namespace::Counters,
+            name: (*b"b").into(),
+            position: 0,
+            resources: 1,
+            capacity: 1,
+            slots: Box::default(),
+        }]
+        .into(),
+    };
+    for record in [
+        Record::Declaration(declaration.clone()),
+        Record::Declaration(DeclarationRecord { generation: 6, ..declaration.clone() }),
+        Record::Declaration(DeclarationRecord { created: 6, ..declaration }),
+        Record::Answer(answer(&[state(7)])),
+        Record::Answer(answer(&[state(6), state(7)])),
+        Record::Grant(grant),
+    ] {
+        let found = |mark: Option<u64>| {
+            let others = [crate::a_session(1), record.clone()];
+            contradictions(&mark.map(Record::Mark).into_iter().chain(others).collect::<Vec<_>>())
+        };
+        assert_eq!(found(Some(7)), [""; 0], "{record:?}");
+        for mark in [Some(6), None] {
+            assert!(!found(mark).is_empty(), "{mark:?}: {record:?}");
+        }
+    }
+}
+
+/// Fails in one of its calls, and in no later one.
+struct FailsOnce {
+    calls_before: usize,
+    is_flushed: bool,
+}
+
+impl FailsOnce {
+    fn call(&mut self) -> io::Result<()> {
+        match self.calls_before.checked_sub(1) {
+            Some(left) => self.calls_before = left,
+            None => {
+                self.calls_before = usize::MAX;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Write for FailsOnce {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.is_flushed = false;
+        self.call().map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.is_flushed = true;
+        self.call()
+    }
+}
+
+#[test]
+fn an_export_of_which_a_part_was_not_written_has_failed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let records = [1, 2, 3].map(|number| Change::Put(crate::a_session(number)));
+    open(scratch.path()).unwrap().commit(&records).unwrap();
+    let mut failures = 0;
+    for calls_before in 0.. {
+        let mut out = FailsOnce { calls_before, is_flushed: false };
+        let exported = export(scratch.path(), &mut out);
+        if out.calls_before < usize::MAX / 2 {
+            assert_eq!(exported.unwrap(), [""; 0], "all calls have succeeded");
+            assert!(out.is_flushed);
+            break;
+        }
+        assert!(matches!(exported, Err(StorageError::Unusable { .. })), "{calls_before}: {exported:?}");
+        failures += 1;
+    }
+    assert!(failures > 5, "there are lines");
 }
