@@ -32,6 +32,7 @@ enum Seen {
 /// Nodes of a cluster that answer that each connection is relayed, and that the leader is at their own address.
 struct Nodes {
     address: SocketAddr,
+    leader: Vec<String>,
     state: Mutex<State>,
 }
 
@@ -46,9 +47,16 @@ struct State {
 
 impl Nodes {
     fn start(held: &[(usize, ExtendedOpcode)]) -> Arc<Self> {
+        Self::start_with(held, &[])
+    }
+
+    /// The leader has these addresses before that of the nodes.
+    fn start_with(held: &[(usize, ExtendedOpcode)], before: &[&str]) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let state = State { held: held.iter().copied().collect(), ..State::default() };
-        let this = Arc::new(Self { address: listener.local_addr().unwrap(), state: Mutex::new(state) });
+        let leader = before.iter().map(ToString::to_string).chain([address.to_string()]).collect();
+        let this = Arc::new(Self { address, leader, state: Mutex::new(state) });
         let nodes = Arc::clone(&this);
         thread::spawn(move || {
             for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
@@ -129,7 +137,7 @@ impl Nodes {
             epoch: 1,
             renew_deadline: Milliseconds(30_000),
             is_relayed: true,
-            leader: Box::leak(Box::new([self.address.to_string()])),
+            leader: self.leader.clone().leak(),
             others: &[],
         })
     }
@@ -176,6 +184,14 @@ async fn an_address_of_the_leader_that_leads_to_a_relay_is_used_once() {
     }
     let state = nodes.state.lock().unwrap();
     assert_eq!(state.connections, 2, "the session has moved once: {:?}", state.seen);
+}
+
+#[tokio::test]
+async fn the_next_address_of_the_leader_is_tried_where_one_does_not_answer() {
+    let nodes = Nodes::start_with(&[], &["127.0.0.1:1"]);
+    let client = nodes.client();
+    let _permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    nodes.sees(Seen::Request(1, ExtendedOpcode::AttachSession)).await;
 }
 
 #[tokio::test]

@@ -99,6 +99,21 @@ async fn listings_show_who_has_adjustments_and_who_waits() {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
 }
 
+/// As much of them as the protocol allows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_process_may_have_a_long_label_and_many_groups() {
+    let server = started(|_| {});
+    let client = Client::builder(server.counters.to_string().parse().unwrap()).build().unwrap();
+    let direct = client.direct().await.unwrap();
+    let (groups, label) = ([7; 1025], [b'x'; 256]);
+    let identity = Identity { pid: 1, caller: Caller { uid: 0, gid: 0 }, groups: &groups, label: &label };
+    let process = direct.open_process(&identity).await.unwrap();
+    let set = process.create(0, 1, 0o600).await.unwrap();
+    process.operate(set, &[Operation { number: 0, change: 1, flags: SEM_UNDO }], None).await.unwrap();
+    let user = direct.set_users(set).await.unwrap().next().await.unwrap().unwrap();
+    assert_eq!(*user.label, label[..255]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_call_waits_no_longer_than_its_caller() {
     let server = started(|_| {});

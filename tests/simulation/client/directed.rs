@@ -233,6 +233,54 @@ fn a_request_with_a_lost_answer_is_granted_once() {
     }
 }
 
+/// Its cancellation is lost with the connection.
+#[test]
+fn a_request_that_was_dropped_while_disconnected_leaves_the_queue() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(120_000).await;
+        let permit = all(&client).await;
+        let mut waiting = Box::pin(client.semaphore(NAME).capacity(CAPACITY).acquire());
+        assert!(timeout(ms(100), &mut waiting).await.is_err());
+        assert_eq!(testbed.ledger().waiters, 1);
+        testbed.partition();
+        drop(waiting);
+        // The connection is given up when it has been silent for 20 s.
+        sleep(ms(40_000)).await;
+        testbed.reconnect();
+        sleep(ms(20_000)).await;
+        assert!(permit.is_held());
+        assert_eq!(testbed.ledger().waiters, 0);
+    });
+}
+
+#[test]
+fn an_acquire_in_an_outage_waits_for_a_server_as_long_as_one_before_it() {
+    run_script(NEAR, 1, |testbed| async move {
+        let builder = testbed.builder(300_000, 0).0.unreachable_after(ms(10_000));
+        let client = builder.connect().await.unwrap();
+        drop(one(&client).await);
+        sleep(ms(100)).await;
+        testbed.partition();
+        sleep(ms(60_000)).await;
+        let asked = tokio::time::Instant::now();
+        let refused = client.semaphore(NAME).capacity(CAPACITY).acquire().await.unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Unreachable { .. }), "{refused}");
+        assert!(asked.elapsed() >= ms(10_000), "{:?}", asked.elapsed());
+    });
+}
+
+/// No other timer of the client is due at that time.
+#[test]
+fn a_release_is_waited_for_5_s() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(120_000).await;
+        let permit = one(&client).await;
+        testbed.partition();
+        let released = soon(ms(5_100), "the end of the wait", permit.release()).await;
+        assert!(matches!(released.unwrap_err().kind(), ErrorKind::Unanswered { .. }));
+    });
+}
+
 /// Acquires in one of several ways and drops the future, with or without a disconnect.
 async fn acquire_and_drop(testbed: &Testbed, client: &Client, way: u32, drop_point: DropPoint, is_cut: bool) {
     let what = format!("way {way}, {drop_point:?}, cut: {is_cut}");
