@@ -1,4 +1,4 @@
-//! The Rust client over TLS, and what its errors say.
+//! The Rust client over TLS, and its errors.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn failure(tls: &Tls, address: &Address) -> TlsFailure {
     };
     match error {
         ConnectError::Tls { address: of, failure } => {
-            // An address of a name stands behind the name.
+            // The address of a name follows the name.
             assert!(of.starts_with(&address.to_string()), "{of}");
             failure
         }

@@ -74,7 +74,7 @@ fn the_systems_authorities_are_those_of_a_client_that_names_none() {
     let mut daemon = started(&files.lines());
     let mut with = |arguments: &[&str], ca: &Path| {
         let mut command = program(&mut daemon, arguments);
-        // What openssl and rustls-native-certs use in place of the files of the system.
+        // openssl and rustls-native-certs use this file in place of those of the system.
         command.env("SSL_CERT_FILE", ca).env_remove("SSL_CERT_DIR");
         outcome(command)
     };

@@ -107,7 +107,7 @@ fn openssl_gets_an_answer_on_both_ports() {
     }
 }
 
-/// A program that forwards requests over loopback may have them from a network.
+/// A program that forwards requests over loopback may receive them from a network.
 #[test]
 fn where_plain_requests_must_be_local_forwarded_ones_over_http_are_refused() {
     let (_authority, files) = for_loopback();
@@ -210,8 +210,8 @@ fn the_log_names_a_client_by_its_certificate() {
             message(line) == "TLS established" && text(line, "client").ends_with(&expected)
         });
     }
-    let nobody = connect(daemon.address("counter"), &authority);
-    let port = nobody.stream.sock.local_addr().unwrap().to_string();
+    let anonymous = connect(daemon.address("counter"), &authority);
+    let port = anonymous.stream.sock.local_addr().unwrap().to_string();
     daemon.logged("one without", |line| message(line) == "TLS established" && text(line, "client") == port);
 }
 
@@ -266,7 +266,7 @@ fn check_config_looks_at_the_files_of_certificates_and_tokens() {
     let (status, said) = check(&good.lines().replace("good.key", "old.key"));
     assert_eq!(status, Some(78), "{said}");
     assert!(said.contains("this is not the key of the first certificate"), "{said}");
-    // Those for etcd.
+    // The files for etcd.
     let etcd = format!(
         "[cluster]\netcd = 'https://127.0.0.1:2379'\netcd_ca = '{}'\netcd_cert = '{}'\netcd_key = '{}'\n",
         authority.file().display(),
@@ -352,7 +352,7 @@ fn the_key_is_read_before_root_is_given_up() {
     let (authority, files) = for_loopback();
     let mut daemon = started(&format!("user = \"nobody\"\n{}", files.lines()));
     assert_eq!(connect(daemon.address("counter"), &authority).ask(NOOP, &[]).status, OK);
-    // The folder of the key is of root alone.
+    // The folder of the key belongs to root alone.
     let line = daemon.reload("the certificates and the rules of TLS are left as they were");
     assert!(text(&line, "error").contains("on SIGHUP as the configured one"), "{line}");
     assert_eq!(connect(daemon.address("counter"), &authority).ask(NOOP, &[]).status, OK);

@@ -1,4 +1,4 @@
-//! Clients that do not do a handshake as they should.
+//! Clients that misbehave during the handshake.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ fn server() -> (Authority, TestServer) {
     (authority, server)
 }
 
-/// The whole of what the server sends until it closes the connection.
+/// All that the server sends until it closes the connection.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut received = Vec::new();
@@ -92,7 +92,7 @@ fn a_handshake_may_come_in_pieces_but_not_be_closed_without_encryption() {
         let mut hello = Vec::new();
         client.write_tls(&mut hello).unwrap();
         if is_closed {
-            // close_notify, which anyone on the way could send.
+            // close_notify, which an attacker on the path could send.
             hello.extend(b"\x15\x03\x03\0\x02\x01\0");
         }
         let mut stream = TcpStream::connect(server.counters).unwrap();
@@ -132,9 +132,9 @@ fn replayed_first_messages_get_few_answers_and_delay_no_other_client() {
     let answered = || replayed.iter().filter(|stream| is_answered(stream)).count();
     eventually("as many are answered as may be in progress", || answered() >= 32);
     other_client_is_served();
-    // Twice as many, should this take so long that the first ones have expired.
+    // Twice as many, in case this takes so long that the first ones expire.
     assert!(answered() <= 64, "{}", answered());
-    // They are in progress still, for as long as they may take.
+    // They are still in progress, for as long as they may take.
     drop(replayed);
     let further: Vec<_> = (0..300).map(|_| replay()).collect();
     other_client_is_served();

@@ -16,10 +16,10 @@ use crate::support::daemon::SIGNALBOX;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{PATIENCE, TestServer};
 
-/// A server on loopback with an authority of clients, which can change, and a way to it that can be cut.
+/// A server on loopback with an authority of clients, which can change, and a proxy to it that can cut connections.
 struct World {
     server: TestServer,
-    way: Proxy,
+    proxy: Proxy,
     authority: Authority,
     files: Files,
 }
@@ -28,8 +28,8 @@ impl World {
     fn start(clients: &Authority) -> Self {
         let (authority, files) = for_loopback();
         let server = std::thread::scope(|scope| scope.spawn(TestServer::start).join().unwrap());
-        let way = Proxy::to(server.counters);
-        let this = Self { server, way, authority, files };
+        let proxy = Proxy::to(server.counters);
+        let this = Self { server, proxy, authority, files };
         this.require(clients);
         this
     }
@@ -42,12 +42,12 @@ impl World {
     }
 
     fn address(&self) -> Address {
-        self.way.address.to_string().parse().unwrap()
+        self.proxy.address.to_string().parse().unwrap()
     }
 
     fn cut(&self) {
-        self.way.set(Mode::Cut);
-        self.way.set(Mode::To(self.server.counters));
+        self.proxy.set(Mode::Cut);
+        self.proxy.set(Mode::To(self.server.counters));
     }
 
     fn tls(&self, identity: &Files) -> Tls {
@@ -98,7 +98,7 @@ async fn files_that_were_replaced_are_used_by_the_next_connection() {
     failure(answers(&tls, &world.address()).await);
     fs::copy(&valid.key, &expired.key).unwrap();
     answers(&tls, &world.address()).await.unwrap();
-    // What cannot be read stays in use.
+    // If a file cannot be read, what was read before stays in use.
     fs::write(&ca, "").unwrap();
     fs::remove_file(&expired.key).unwrap();
     answers(&tls, &world.address()).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_client_that_is_refused_says_so_and_not_that_no_server_is_there() {
     assert_eq!(tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap(), Lost::Refused);
 }
 
-/// The program `run` with a lease, over the way that can be cut. Returns its exit status and what it has said.
+/// Runs `signalbox run` with a lease over the proxy, which is cut. Returns its exit status and its messages.
 async fn run_over_a_cut(
     world: &World,
     identity: &Files,

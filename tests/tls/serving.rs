@@ -90,7 +90,7 @@ fn large_pipelines_and_dumps_pass_in_any_pieces() {
     let requests: Vec<u8> = (0..NAMES)
         .flat_map(|n| frame(ACQUIRE, (n as u32).to_be_bytes(), &named(&[1, 1], &name(n))))
         .collect();
-    // Pieces that have nothing to do with frames or records.
+    // Pieces that are independent of frames and records.
     for piece in requests.chunks(40_001) {
         wire.send(piece);
     }
@@ -170,7 +170,7 @@ fn plain_requests_are_refused_where_tls_is_required() {
     assert_eq!((answer.opcode, answer.opaque, answer.status), (ACQUIRE, *b"abcd", 0x87));
     assert_eq!(answer.body, b"TLS required");
     assert!(plain.is_closed());
-    // A first byte that is alone says enough.
+    // The first byte alone is enough.
     let mut stream = TcpStream::connect(server.counters).unwrap();
     stream.write_all(&[0x90]).unwrap();
     drop(stream);
@@ -199,7 +199,7 @@ fn where_plain_requests_are_for_loopback_alone_the_address_of_a_proxys_client_co
     let mut local = Wire::connect_from("127.0.0.2", server.counters);
     local.send(&[header([127, 0, 0, 1]), frame(NOOP, [0; 4], &[])].concat());
     assert_eq!(local.answer().status, OK);
-    // TLS begins behind the header.
+    // TLS begins after the header.
     let mut secure = Wire::connect_from("127.0.0.2", server.counters);
     secure.send(&header([203, 0, 113, 7]));
     let secure = over(secure.stream.try_clone().unwrap(), &authority, None).unwrap();

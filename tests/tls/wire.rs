@@ -17,12 +17,12 @@ pub fn connect(address: SocketAddr, authority: &Authority) -> SecureWire {
     over(TcpStream::connect(address).unwrap(), authority, None).unwrap()
 }
 
-/// As [`connect`], with a certificate of the client.
+/// Like [`connect`], with a certificate of the client.
 pub fn connect_as(address: SocketAddr, authority: &Authority, client: &Files) -> SecureWire {
     over(TcpStream::connect(address).unwrap(), authority, Some(client)).unwrap()
 }
 
-/// Does the handshake over a connection, as far as this side of it goes.
+/// Does the client's side of the handshake over a connection.
 pub fn over(
     mut stream: TcpStream,
     authority: &Authority,
