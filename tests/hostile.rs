@@ -36,8 +36,8 @@ struct Siege {
 }
 
 impl Siege {
-    /// The attackers and the honest client are one client by their address, so
-    /// nobody has shares; `daemon::shares` tests those.
+    /// The attackers and the honest client are one client by their address, so the share of a client is everything;
+    /// `daemon::shares` tests shares.
     fn begin() -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

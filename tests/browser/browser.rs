@@ -20,7 +20,7 @@ use crate::support::skipped;
 /// How long something may take to appear.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// A browser, which ends with this.
+/// A running browser, which is killed when this is dropped.
 pub struct Browser {
     driver: Child,
     pub page: Client,
@@ -33,7 +33,7 @@ impl Browser {
         Self::launch(json!({ "args": arguments([&*format!("--window-size={width},900")], is_dark) })).await
     }
 
-    /// The browser of a phone, or `None` as above. A window has a least width, which is more than that of phones.
+    /// The browser of a phone, or `None` as above. A window has a minimum width, which is more than that of phones.
     pub async fn phone(is_dark: bool) -> Option<Self> {
         let screen = json!({ "width": 390, "height": 844, "pixelRatio": 1 });
         Self::launch(
@@ -74,7 +74,7 @@ impl Browser {
         self.page.goto(&format!("http://{}/#{view}", http.address)).await.unwrap();
     }
 
-    /// Waits until the text of the page has this.
+    /// Waits until the text of the page contains this.
     pub async fn shows(&self, what: &str) {
         let found = tokio::time::timeout(SOON, async {
             while !self.text().await.contains(what) {
@@ -82,11 +82,11 @@ impl Browser {
             }
         });
         if found.await.is_err() {
-            panic!("{what:?} does not show: {}", self.text().await);
+            panic!("not shown: {what:?}: {}", self.text().await);
         }
     }
 
-    /// What the page shows. The WebDriver's own command for it keeps the page busy for minutes if it has many rows.
+    /// The visible text of the page. The WebDriver's own command for it keeps the page busy for minutes if it has many rows.
     pub async fn text(&self) -> String {
         let shown = self.page.execute("return document.body?.innerText", Vec::new()).await;
         shown.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -173,7 +173,7 @@ pub async fn eventually_async<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    found.await.unwrap_or_else(|_| panic!("{what}: not within the time"))
+    found.await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// A daemon with a token that may administer.

@@ -21,7 +21,7 @@ const SECRET: &str = "secret-gpu";
 /// What hostile pages try to declare.
 const CHANGE: &str = r#"{"name": "owned", "capacity": 9}"#;
 
-/// A name that the attacker makes lead to this machine.
+/// A name of the attacker that resolves to this machine.
 const EVIL: &str = "evil.test";
 
 /// Makes the browser resolve that name.
@@ -58,7 +58,7 @@ impl HostileSite {
     }
 }
 
-/// Answers one request of a browser. `None`: the browser has closed the connection before.
+/// Answers one request of a browser. `None` if the browser has closed the connection before.
 fn answer(stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length, mut is_image) = (String::new(), 0, false);
@@ -89,7 +89,7 @@ fn answer(stream: TcpStream) -> Option<()> {
     reader.into_inner().write_all(format!("{head}{body}").as_bytes()).ok()
 }
 
-/// What the daemon has that a page might change.
+/// The state of the daemon that a page might change.
 fn state(http: &HttpDaemon) -> Value {
     http.get("/api/v1/declared").json()
 }
@@ -177,7 +177,7 @@ async fn a_change_from_a_hostile_page_is_refused_although_the_browser_permits_it
     browser.end().await;
 }
 
-/// The name of the attacker leads to the daemon, so for the browser its answers belong to the attacker's page.
+/// The attacker's name resolves to the daemon, so for the browser its answers belong to the attacker's page.
 #[tokio::test]
 async fn a_page_whose_name_was_made_to_lead_here_learns_nothing() {
     let Some(browser) = Browser::with([RESOLVE]).await else { return };

@@ -37,7 +37,7 @@ impl Drop for Waiting {
     }
 }
 
-/// How the page shows the characters of that name which nobody could see.
+/// How the page shows the invisible characters of that name.
 const ESCAPED: [&str; 3] = ["\\u{202e}", "\\u{7}", "\\u{301}"];
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
     browser.shows("100 names, and perhaps more").await;
     browser.press("First page").await;
     browser.fill("form.search input", "job-99999\u{e007}").await;
-    // One of a hundred thousand, behind pages without any.
+    // One of a hundred thousand, after pages without a match.
     browser.shows("1 name").await;
     browser.shows("job-99999").await;
 
@@ -475,7 +475,7 @@ async fn a_node_that_does_not_lead_shows_the_data_of_the_leader() {
     http.command(&["declare", "gpu", "--capacity", "4"]);
     browser.open(&http, "/declared").await;
     browser.shows("● serving").await;
-    // What a node of a cluster answers that another one leads, and to which it forwards the rest.
+    // The answer of a node that does not lead, and forwards other requests to the leader.
     let node = r#"{"version": "0", "state": "relaying", "time": 9, "started": 1, "changes": true, "server": null,
         "cluster": {"name": "site", "node": "b", "leader": "a", "nodes": [{"node": "a", "addresses": ["10.0.0.1:11215"]}]}}"#;
     let answer = async |path: &str, answer: &str| {

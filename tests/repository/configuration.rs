@@ -50,7 +50,7 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
     }
 }
 
-/// What the shipped file means: as without a file, and with HTTP.
+/// The meaning of the shipped file: the defaults, and HTTP.
 fn shipped_config() -> Config {
     let mut config = Config::default();
     config.http.enable = true;

@@ -1,4 +1,5 @@
-//! What cargo does not check of the packages: what they build, and that the lowest ones read no clock and do no I/O.
+//! Checks of the packages that cargo does not make: which crates they build, and that the lowest ones read no clock and do
+//! no I/O.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What the Debian package and the image are made from: it exists, and its parts agree with each other and with the
-//! program. The image itself needs a registry and a daemon of Docker, so no test builds it.
+//! The sources of the Debian package and of the image: they exist, and agree with each other and with the program. The image
+//! itself needs a registry and a daemon of Docker, so no test builds it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -322,7 +322,7 @@ fn the_image_starts_the_server_and_its_health_check_tells_whether_it_serves() {
     }
 }
 
-/// The assets of the Debian package: where they are from, and where they go.
+/// The assets of the Debian package: their sources and their targets.
 fn assets() -> Vec<(String, String)> {
     let manifest = manifest();
     let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
@@ -355,7 +355,7 @@ fn the_assets_of_the_package_exist_or_are_made_before() {
             Some(path) => {
                 let shell = path
                     .strip_prefix("package/completions/")
-                    .unwrap_or_else(|| panic!("who makes {source}?"));
+                    .unwrap_or_else(|| panic!("nothing makes {source}"));
                 let line =
                     script.lines().find(|line| line.starts_with("for shell in ")).expect("the completions");
                 line.split([' ', ';']).any(|word| word == shell)
