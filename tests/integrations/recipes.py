@@ -42,7 +42,7 @@ def write(directory: Path, files: dict[str, str]) -> None:
 def eventually(what: str, condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.05)
 
 

@@ -75,7 +75,7 @@ def go() -> set[str]:
     members = re.findall(r"^func (?:\(.*?\) )?([A-Z]\w*)", text, re.MULTILINE)
     types = re.findall(r"^type ([A-Z]\w*)", text, re.MULTILINE)
     fields = re.findall(r"^\t([A-Z]\w*) ", text, re.MULTILINE)
-    # What errors need.
+    # The methods that errors need.
     return {*members, *types, *fields} - {"Error", "Unwrap", "Is"} | {"Error"}
 
 

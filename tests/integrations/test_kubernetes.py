@@ -144,7 +144,7 @@ class Pod:
         return self.command(*map(self.here, self.container["args"]), *ports)
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
-        """A request as those of kubelet, which checks no certificates; the status 0 without an answer."""
+        """A request like those of kubelet, which checks no certificates; the status is 0 without an answer."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(self.address, self.http_port, timeout=10, context=context)
@@ -225,7 +225,7 @@ def etcd(secrets: Secrets, tmp_path: Path) -> Iterator[str]:
     client, peer = (f"https://{ETCD}:{free_port(ETCD)}" for _ in range(2))
     files = {"cert-file": "server.pem", "key-file": "server.key", "trusted-ca-file": "ca.pem"}
     options = [
-        f"--{place}{option}={secrets.directory / file}" for place in ("", "peer-") for option, file in files.items()
+        f"--{prefix}{option}={secrets.directory / file}" for prefix in ("", "peer-") for option, file in files.items()
     ]
     names = [f"--listen-client-urls={client}", f"--advertise-client-urls={client}", f"--listen-peer-urls={peer}"]
     names += [f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}", "--client-cert-auth"]

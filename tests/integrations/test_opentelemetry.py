@@ -260,7 +260,7 @@ public class Main {
 }
 """
 
-# What the example uses of open-telemetry/api.
+# The part of open-telemetry/api that the example uses.
 PHP_STAND_INS = r"""<?php
 namespace OpenTelemetry\API\Trace {
     final class StatusCode { public const STATUS_ERROR = 'Error'; }

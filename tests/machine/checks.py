@@ -1,4 +1,4 @@
-"""What the documents promise of a machine with systemd, and of one that is suspended. `fresh` ends what another check has left."""
+"""What the documents promise for a machine with systemd, and for one that is suspended. `fresh` removes what another check left."""
 
 import signal
 import socket
@@ -14,7 +14,7 @@ ALL = []
 
 
 def check(function):
-    """Adds a check: its document says what is promised, and it returns what else is worth knowing."""
+    """Adds a check: its docstring says what is promised, and it returns what else is worth knowing."""
     ALL.append(function)
     return function
 
@@ -145,7 +145,7 @@ def hands_over_when_killed(machine):
         systemctl kill --kill-who=main --signal=KILL signalbox
         began=${EPOCHREALTIME/./}
         await 'signalbox ping --count 1 --timeout 60s --server 127.0.0.1:21216'
-        echo "the other node served after $(((${EPOCHREALTIME/./} - began) / 1000)) ms, in place of 11.1 s"
+        echo "the other node served after $(((${EPOCHREALTIME/./} - began) / 1000)) ms, instead of 11.1 s"
         await 'leader two'
         journalctl --unit signalbox | grep 'node "one" led, and another node may lead now' >/dev/null
         """).strip()
@@ -285,13 +285,13 @@ def server(machine):
 
 
 def command(machine, port, *arguments):
-    """A command of signalbox on this machine, which is started."""
+    """Starts a command of signalbox on this machine."""
     words = [machine.program, *arguments[:1], "--server", f"127.0.0.1:{port}", *arguments[1:]]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 class Beacons:
-    """When datagrams of a command in the virtual machine arrive, so that its life is measured by the clock of this one."""
+    """The arrival times of datagrams of a command in the virtual machine: its life, measured by the clock of this machine."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -21,7 +21,7 @@ INITRD = (
 )
 ENABLE = 'for verb in "enable shell.socket systemd-networkd" "disable etcd"; do chroot "$1" systemctl --quiet $verb; done'
 
-# Before each script.
+# They precede each script.
 FUNCTIONS = Path(__file__).with_name("functions").read_text()
 
 
@@ -67,7 +67,7 @@ class Machine:
         raise Failed("the machine does not start; its console:\n" + self.console.read_text()[-2000:])
 
     def sh(self, script, limit=300):
-        """Runs a script of bash in the machine, as root, and returns what it prints. `Failed`: a command of it fails."""
+        """Runs a script of bash in the machine, as root, and returns what it prints. Raises `Failed` if a command fails."""
         output = b""
         with socket.create_connection(("127.0.0.1", self.shell), timeout=limit) as connection:
             connection.sendall((FUNCTIONS + script).encode())

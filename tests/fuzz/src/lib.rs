@@ -1,4 +1,4 @@
-//! What must hold for arbitrary bytes: one function a target of the fuzzer, each of which panics where it does not.
+//! Properties of arbitrary bytes: one function for each target of the fuzzer, which panics if its property does not hold.
 //!
 //! They need no fuzzer: `crates/protocol/tests/codec/corpus.rs` runs them over the inputs that were kept.
 
@@ -32,8 +32,8 @@ pub fn decode(data: &[u8]) {
         left = rest;
     }
     pieces.push(left);
-    assert_eq!(heard(&pieces), heard(&[bytes]));
-    assert_eq!(answered(&pieces), answered(&[bytes]));
+    assert_eq!(requests_in(&pieces), requests_in(&[bytes]));
+    assert_eq!(responses_in(&pieces), responses_in(&[bytes]));
 }
 
 /// A proxy's header is parsed as soon as its bytes are there, and more bytes do not change the result. Until then, parsing
@@ -63,7 +63,7 @@ pub fn proxy_header(data: &[u8]) {
     assert_eq!(whole, Ok(ProxyHeader::Incomplete { bytes_least: asked_for }));
 }
 
-/// What is read as a file of tokens is written so that the same is read again, and a token that a client shows has one form.
+/// A file of tokens that is read and written again has the same content, and a token that a client shows has one form.
 pub fn tokens(data: &[u8]) {
     if let Some(token) = Token::parse(data) {
         assert_eq!(token.reveal().as_bytes(), data);
@@ -75,10 +75,10 @@ pub fn tokens(data: &[u8]) {
 }
 
 /// A frame as a server decodes it: opcode, opaque, and the request encoded again or the status of the answer.
-type Heard = (u8, Opaque, Result<Vec<u8>, Status>);
+type DecodedRequest = (u8, Opaque, Result<Vec<u8>, Status>);
 
 /// What a server decodes: the frames, and the error that ended the connection, if any.
-fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
+fn requests_in(pieces: &[&[u8]]) -> (Vec<DecodedRequest>, Option<String>) {
     let mut codec = RequestCodec::default();
     let mut buffer = BytesMut::new();
     let mut requests = Vec::new();
@@ -102,7 +102,7 @@ fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
 }
 
 /// What a client decodes: the frames, and the error, if any.
-fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
+fn responses_in(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
     let mut buffer = BytesMut::new();
     let mut frames = Vec::new();
     for piece in pieces {
@@ -229,7 +229,7 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
     let _ = (place_again(frame), notice_again(frame));
 }
 
-/// As [`extended_bodies_come_back`], for System V semaphores.
+/// Like [`extended_bodies_come_back`], for System V semaphores.
 fn sysv_bodies_come_back(frame: &ResponseFrame) {
     let _ = (opened_process_again(frame), listed_set_again(frame), listed_user_again(frame));
     for read in [call_done, call_set, call_number, call_values, call_stat] {
@@ -251,8 +251,8 @@ fn again<T: Debug + PartialEq>(
     Ok(again)
 }
 
-/// The successful response in a frame to a request of this operation, encoded again. Panics if it says something else
-/// then.
+/// The successful response in a frame to a request of this operation, encoded again. Panics if it then reads as something
+/// else.
 pub fn answer_again(opcode: ExtendedOpcode, frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     use ExtendedResponse as R;
     let put = |response: R<'_>, out: &mut Vec<u8>| response.compose(frame.opcode, frame.opaque, out);
@@ -338,14 +338,14 @@ pub fn answer_again(opcode: ExtendedOpcode, frame: &ResponseFrame) -> Result<Res
     }
 }
 
-/// As [`answer_again`], for the status `Queued`.
+/// Like [`answer_again`], for the status `Queued`.
 pub fn place_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     again(frame, ResponseFrame::queued, |place, out| {
         ExtendedResponse::Queued(*place).compose(frame.opcode, frame.opaque, out);
     })
 }
 
-/// As [`answer_again`], for a notice. One of an unknown kind is as an empty response.
+/// Like [`answer_again`], for a notice. One of an unknown kind is an error.
 pub fn notice_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     let Some(_) = frame.notice()? else { return Err(BodyError) };
     again(frame, ResponseFrame::notice, |notice, out| {
@@ -364,14 +364,14 @@ pub fn notice_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     })
 }
 
-/// As [`answer_again`], for OpenProcess.
+/// Like [`answer_again`], for OpenProcess.
 pub fn opened_process_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     again(frame, ResponseFrame::opened_process, |opened, out| {
         compose_opened_process(opened, frame.opaque, out)
     })
 }
 
-/// As [`answer_again`], for ListSets.
+/// Like [`answer_again`], for ListSets.
 pub fn listed_set_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     let Some(_) = frame.listed_set()? else { return Ok(frame.clone()) };
     again(frame, ResponseFrame::listed_set, |listed, out| {
@@ -379,7 +379,7 @@ pub fn listed_set_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyErro
     })
 }
 
-/// As [`answer_again`], for ListUsers.
+/// Like [`answer_again`], for ListUsers.
 pub fn listed_user_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     let Some(_) = frame.listed_user()? else { return Ok(frame.clone()) };
     again(frame, ResponseFrame::listed_user, |listed, out| {
@@ -390,7 +390,7 @@ pub fn listed_user_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyErr
 /// The answer to SemGet, SemOp or SemCtl in a frame.
 pub type Call = fn(&ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError>;
 
-/// As [`answer_again`], for SemGet, SemOp and SemCtl.
+/// Like [`answer_again`], for SemGet, SemOp and SemCtl.
 pub fn call_again(opcode: SysvOpcode, read: Call, frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
     again(frame, read, |result, out| compose_call(result, opcode, frame.opaque, out))
 }

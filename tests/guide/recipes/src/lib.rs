@@ -1,10 +1,10 @@
-//! Takes the Rust of docs/guide.md into the tests, so that what is compiled and run there is the text of the guide.
+//! Includes the Rust code of docs/guide.md in the tests, so that they compile and run the text of the guide.
 
 use std::fs;
 
 use proc_macro::TokenStream;
 
-/// `recipe!("Heading")` is the Rust that stands under `## Heading` in docs/guide.md.
+/// `recipe!("Heading")` is the Rust code under `## Heading` in docs/guide.md.
 #[proc_macro]
 pub fn recipe(heading: TokenStream) -> TokenStream {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/guide.md");
@@ -17,7 +17,7 @@ pub fn recipe(heading: TokenStream) -> TokenStream {
     let blocks = section.split("\n```rust\n").skip(1).filter_map(|rest| rest.split("\n```\n").next());
     let code: String = blocks.flat_map(|block| [block, "\n"]).collect();
     assert!(!code.is_empty(), "there is no Rust under {heading}");
-    // Naming the file has the compiler look at it anew when it changes.
+    // Naming the file makes the compiler read it again when it changes.
     let code = format!("const _: &str = include_str!({guide:?});\n{code}");
     code.parse().unwrap_or_else(|error| panic!("the Rust under {heading}: {error}"))
 }
