@@ -32,7 +32,7 @@ struct Cable {
 }
 
 impl Cable {
-    /// `None`, and a line that says so, if this is not permitted.
+    /// `None`, with a line on standard error, if this is not permitted.
     fn lay() -> Option<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// A browser with a window of this width. `None`, and a line that says so, if there is no browser.
+    /// A browser with a window of this width. `None`, with a line on standard error, if there is no browser.
     pub async fn start(width: u32, is_dark: bool) -> Option<Self> {
         Self::launch(json!({ "args": arguments([&*format!("--window-size={width},900")], is_dark) })).await
     }

@@ -18,7 +18,7 @@ const PAGE: &str = include_str!("hostile_page.html");
 /// The name of a semaphore, which no hostile page may learn.
 const SECRET: &str = "secret-gpu";
 
-/// What hostile pages try to declare.
+/// The declaration that hostile pages try to make.
 const CHANGE: &str = r#"{"name": "owned", "capacity": 9}"#;
 
 /// A name of the attacker that resolves to this machine.

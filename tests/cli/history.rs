@@ -1,4 +1,4 @@
-//! `signalbox history` on files that no server writes any more: of several nodes, rotated, torn.
+//! `signalbox history` on files that no server writes: of several nodes, rotated, torn.
 
 use std::fs;
 use std::path::Path;

@@ -27,7 +27,7 @@ async fn sessions_are_lines_of_columns_or_objects_with_harmless_labels() {
     assert_eq!(row[8], r"tricky\x1b[31m\t\xe2\x80\xae\xff");
     assert!(row[4].parse::<u32>().is_ok() && row[7].parse::<u32>().is_ok(), "{row:?}");
     assert!(connections.iter().all(|row| row[7] == "-"), "{rows:?}");
-    assert!(rows.iter().all(|row| row[9] == "-"), "nobody has shown a token: {rows:?}");
+    assert!(rows.iter().all(|row| row[9] == "-"), "no client has shown a token: {rows:?}");
 
     let listed = ran(&["sessions", "--json"]).await;
     assert!(!stdout(&listed).contains(['\u{1b}', '\u{202e}']), "{listed:?}");

@@ -372,7 +372,7 @@ async fn run_sets_up_the_environment() {
     let found = environment(other, &with(&["--keys", "all"]), &variables).await;
     assert_eq!(found[2], format!("SIGNALBOX_SYSV_SERVER=127.0.0.1:1,{server}"));
 
-    // A file says the same as the variables.
+    // A file can have the same settings as the variables.
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("sysv.conf");
     fs::write(&file, format!("# locks\nserver = \"{other}\"\nkeys = 1-5\n")).unwrap();

@@ -84,7 +84,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Also if it was stopped or the test has failed.
+        // Even if it was stopped or the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -763,7 +763,7 @@ async fn of_a_single_flight_one_client_works_and_the_others_are_told_when_it_is_
         assert!(matches!(flight.await.unwrap(), Flight::Done));
     }
     let Flight::Held(later) = other.limit("page").try_shared().await.unwrap() else {
-        panic!("it begins anew")
+        panic!("no new flight begins")
     };
     let busy = worker.limit("page").try_shared().await.unwrap_err();
     assert_eq!(busy.status(), Some(Status::ResourceNotAvailable));

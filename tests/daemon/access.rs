@@ -745,7 +745,7 @@ fn an_expired_token_loses_its_rights_without_a_reload() {
         assert!(Instant::now() < deadline, "it does not expire");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(waiting.answer(queued).status, Status::Canceled.code(), "it waits no more");
+    assert_eq!(waiting.answer(queued).status, Status::Canceled.code(), "it no longer waits");
     assert_eq!(caller.ask(&Extended::KeepAlive).token_refusal(), Some(TokenRefusal::Expired));
     assert_eq!(caller.give_back(held.grant), OK);
     let answer = show(&mut caller, secret.as_bytes());

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 const CONNECTIONS: usize = 50;
 
 /// A daemon with a limit of 40 descriptors, some of which are listeners and similar. Both the soft and the hard limit
-/// are set, because the daemon raises the first to the second. `None`, and a line that says so, if limits cannot be set.
+/// are set, because the daemon raises the first to the second. `None`, with a line on standard error, if limits cannot be set.
 fn short_of_descriptors() -> Option<Daemon> {
     let limit = ["prlimit", "--nofile=40:40"];
     if !works(limit[0], &[limit[1], "true"]) {

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 const ACTIVATE: &str = "systemd-socket-activate";
 
 /// `serve` on these ports, started by a tool of systemd with listeners on these addresses; the tool waits for the first
-/// connection and then executes the daemon. `None`, and a line that says so, if the tool is missing.
+/// connection and then executes the daemon. `None`, with a line on standard error, if the tool is missing.
 fn activated(listeners: &[SocketAddr], counter_port: u16, semaphore_port: u16) -> Option<Daemon> {
     if !works(ACTIVATE, &["--version"]) {
         skipped(&format!("{ACTIVATE} is missing; install the package systemd"));

@@ -216,7 +216,7 @@ fn of_a_single_flight_one_works_and_those_that_wait_are_done() {
     let again = http.lease("acquire", &share(&second, json!({})));
     assert_eq!((again.status, &again.json()["state"]), (200, &json!("done")), "a repetition is told it too");
     http.give_back(&second);
-    assert_eq!(http.lease("acquire", &share(&key(), json!({}))).json()["state"], "held", "it begins anew");
+    assert_eq!(http.lease("acquire", &share(&key(), json!({}))).json()["state"], "held", "a new flight");
     let server = http.get("/api/v1/status").json()["server"].clone();
     assert_eq!((&server["single_flights"], &server["told_done"]), (&json!(1), &json!(2)));
 }

@@ -351,7 +351,7 @@ def ends_at_resumption(machine):
     messages, ran = overlap(machine, machine.suspend, 25)
     if "SIGTERM" in messages or "SIGKILL" not in messages:
         raise Failed(messages)
-    return f"it ran for {ran:.2f} s beside the next holder"
+    return f"it ran for {ran:.2f} s together with the next holder"
 
 
 @check
@@ -360,7 +360,7 @@ def ends_when_server_says_so(machine):
     messages, ran = overlap(machine, machine.freeze, 25)
     if "the server no longer knows the lease" not in messages:
         raise Failed(messages)
-    return f"it ran for {ran:.2f} s beside the next holder"
+    return f"it ran for {ran:.2f} s together with the next holder"
 
 
 @check

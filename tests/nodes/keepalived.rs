@@ -29,7 +29,7 @@ struct Network {
 }
 
 impl Network {
-    /// `None`, and a line that says so, if something is missing.
+    /// `None`, with a line on standard error, if something is missing.
     fn start() -> Option<Self> {
         let machines = Machines::start("vip", 2, &PROGRAMS)?;
         Some(Self { processes: Vec::new(), machines, folder: tempfile::tempdir().unwrap() })

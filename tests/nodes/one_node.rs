@@ -60,7 +60,7 @@ fn believers_never_exceed_the_slots_of_a_server_that_is_killed_and_frozen() {
                 daemon = start();
             } else {
                 daemon.signal(Signal::SIGSTOP);
-                // Also for longer than leases last.
+                // Sometimes for longer than leases last.
                 sleep(Duration::from_millis(random.u64(100..7_000)));
                 daemon.signal(Signal::SIGCONT);
             }

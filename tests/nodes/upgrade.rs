@@ -54,7 +54,7 @@ systemctl() {
     case $1 in
     start)
         : >wanted
-        # A program that ends at once is not wanted any more.
+        # A program that ends at once is no longer wanted.
         while [ -e wanted ] && [ ! -e pid ]; do sleep 0.02; done
         ;;
     stop)

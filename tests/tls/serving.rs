@@ -70,7 +70,7 @@ fn requests_before_close_notify_are_answered_and_those_of_a_connection_cut_off_a
     wire.stream.flush().unwrap();
     wire.stream.sock.shutdown(Shutdown::Write).unwrap();
     assert_eq!([wire.answer().opaque, wire.answer().opaque], [*b"1111", *b"2222"]);
-    assert_eq!(wire.stream.read(&mut [0; 1]).unwrap(), 0, "the server ends in order");
+    assert_eq!(wire.stream.read(&mut [0; 1]).unwrap(), 0, "the server sends close_notify");
 
     // Without close_notify, the client cannot have meant to end.
     let mut wire = connect(server.counters, &authority);

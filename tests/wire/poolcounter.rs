@@ -51,7 +51,7 @@ fn history(peer: &mut impl Peer) -> Vec<Outcome> {
     outcomes.push(peer.outcome(3));
     peer.finish(0);
     outcomes.extend([1, 2].map(|client| peer.outcome(client)));
-    // A later request begins anew.
+    // A later request begins a new flight.
     peer.ask(3, 2, LONG_S);
     outcomes.push(peer.outcome(3));
     peer.ask(0, 2, 1);

@@ -63,7 +63,7 @@ fn those_that_wait_when_the_work_is_done_are_told_so_again_and_again() {
     let held = ordinary.answer(in_between).granted().unwrap().grant;
     assert_eq!(ordinary.give_back(held), OK);
     let grant = work(&mut second, b"page");
-    assert_eq!(finish(&mut second, grant), OK, "a later request begins anew");
+    assert_eq!(finish(&mut second, grant), OK, "a later request begins a new flight");
     server.server.core().check_ledger().unwrap();
     server.assert_books_balance();
 }

@@ -433,7 +433,7 @@ pub struct Keeper<'a> {
     run: Run<'a>,
 }
 
-/// What a keeper holds.
+/// The permits that a keeper holds, and its client.
 pub struct Kept {
     client: Option<Client>,
     permits: Vec<Permit>,

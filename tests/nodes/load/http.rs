@@ -31,7 +31,7 @@ pub struct HttpWorker<'a> {
     beliefs: Vec<Belief>,
 }
 
-/// What the client holds.
+/// A lease that the client holds.
 struct Held {
     key: String,
     id: GrantId,

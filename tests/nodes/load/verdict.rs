@@ -14,7 +14,7 @@ pub struct Belief {
     pub slot: u16,
     /// When the client asked for it.
     pub asked: Instant,
-    /// When the client had it.
+    /// When the client received it.
     pub granted: Instant,
     /// The last moment at which the client saw that it holds it.
     pub until: Instant,
@@ -22,7 +22,7 @@ pub struct Belief {
     pub is_lost: bool,
 }
 
-/// What a client without a lease believed to hold, as it saw its connection.
+/// A holding of a client without a lease, as the client saw its connection.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainBelief {
     #[expect(dead_code, reason = "for people who read a failure")]
@@ -31,7 +31,7 @@ pub struct PlainBelief {
     pub machine: usize,
     /// The node to which the client was connected.
     pub node: usize,
-    /// When the client had it.
+    /// When the client received it.
     pub granted: Instant,
     /// The last moment at which the client saw that the connection was open.
     pub until: Instant,

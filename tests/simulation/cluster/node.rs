@@ -177,7 +177,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
     let _ = inputs.send(Input::Release(successor));
 }
 
-/// Waits until the node leads; `None`: an operator drains it first.
+/// Waits until the node leads; `None` if an operator drains it first.
 async fn lead(process: &Process, events: &mut UnboundedReceiver<Event>) -> Option<Term> {
     loop {
         // The sender is dropped when the process ends.
@@ -381,7 +381,7 @@ async fn guard(process: Arc<Process>) {
     }
 }
 
-/// Restores the records, and serves clients. `None`: the process has ended.
+/// Restores the records, and serves clients. `None` if the process has ended.
 async fn serve(
     process: &Arc<Process>,
     term: Term,

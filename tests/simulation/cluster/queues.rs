@@ -78,7 +78,7 @@ struct Place {
 /// A request that a task waits for.
 #[derive(Debug)]
 struct Request {
-    /// It was asked for when waiters with this id and lower ones had been listed.
+    /// The highest id of a waiter that had been listed when it was requested.
     after: u64,
     place: Option<Place>,
 }

@@ -46,7 +46,7 @@ tokio::task_local! {
     static RELAYED: u64;
 }
 
-/// The network of a node, for its relays. It does not reset connections: simulated ones that are dropped end in order.
+/// The network of a node, for its relays. It does not reset connections: simulated ones that are dropped end gracefully.
 pub struct NodeNetwork {
     process: Arc<Process>,
 }

@@ -8,7 +8,7 @@ pub struct Operation {
     pub connection: usize,
     pub call: Call,
     pub answer: Answer,
-    /// Of one monotonic clock.
+    /// A reading of the monotonic clock that all operations share.
     pub invoked_ns: u64,
     pub returned_ns: u64,
 }
