@@ -28,7 +28,7 @@ fn found(directory: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn asked(server: &str, arguments: &[&str]) -> String {
+fn run_client(server: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(SIGNALBOX);
     let output = command.args(arguments).env("SIGNALBOX_SERVER", server).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -42,8 +42,8 @@ fn filled() -> (TempDir, std::path::PathBuf) {
     let file = configuration(&directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("semaphore").to_string();
-    asked(&server, &["declare", "gpu", "--capacity", "4", "--slots"]);
-    asked(&server, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
+    run_client(&server, &["declare", "gpu", "--capacity", "4", "--slots"]);
+    run_client(&server, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
     let busy = data("check", &directory, &[], Stdio::null());
     assert_fails(&busy, 71, "a server has this data directory open");
     daemon.signal(Signal::SIGTERM);
@@ -83,7 +83,7 @@ fn assert_holds_two_slots(directory: &Path) {
     let file = configuration(directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("semaphore").to_string();
-    let holders = asked(&server, &["status", "--holders", "--semaphore", "gpu", "--json"]);
+    let holders = run_client(&server, &["status", "--holders", "--semaphore", "gpu", "--json"]);
     let holder: Value = serde_json::from_str(&holders).unwrap();
     assert_eq!(holder["slots"], serde_json::json!([0, 1]));
 }
@@ -95,14 +95,14 @@ fn a_running_server_is_exported_and_restored() {
     let file = configuration(&directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let [server, semaphores] = ["counter", "semaphore"].map(|port| daemon.address(port).to_string());
-    asked(&semaphores, &["declare", "gpu", "--capacity", "4", "--slots"]);
-    asked(&semaphores, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
-    let exported = asked("192.0.2.1:1", &["data", "export", "--server", &server]);
-    let other_port = asked("192.0.2.1:1", &["data", "export", "--semaphore", "--server", &semaphores]);
+    run_client(&semaphores, &["declare", "gpu", "--capacity", "4", "--slots"]);
+    run_client(&semaphores, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
+    let exported = run_client("192.0.2.1:1", &["data", "export", "--server", &server]);
+    let other_port = run_client("192.0.2.1:1", &["data", "export", "--semaphore", "--server", &semaphores]);
     assert_eq!(exported, other_port);
     assert_eq!(
         exported,
-        asked("192.0.2.1:1", &["--server", &server, "data", "export"]),
+        run_client("192.0.2.1:1", &["--server", &server, "data", "export"]),
         "the option may come first"
     );
     daemon.logged_message("exported all records");

@@ -71,7 +71,8 @@ fn under_faults(machines: &Machines, seed: u64, duration: Duration) {
     director.settle();
     let client = director.cluster().client(|builder| builder);
     findings.check_stored(&client);
-    director.wait_until("nothing is in use when no client holds it", || load::is_given_back(&client));
+    director
+        .wait_until("nothing is in use when no client holds it", || load::is_everything_released(&client));
 }
 
 /// The time that has passed since `began`, for the output of a run.

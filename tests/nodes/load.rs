@@ -217,7 +217,7 @@ impl Findings {
 }
 
 /// Whether everything that the workers acquired has been released.
-pub fn is_given_back(client: &Client) -> bool {
+pub fn is_everything_released(client: &Client) -> bool {
     let in_use = |namespace, name: &[u8]| {
         client.wait(async { Ok::<_, Error>(client.direct().await?.inspect(namespace, name).await?.in_use) })
     };

@@ -75,5 +75,5 @@ fn believers_never_exceed_the_slots_of_a_server_that_is_killed_and_frozen() {
     findings.check_held(&outages);
     let client = client();
     findings.check_stored(&client);
-    eventually("nothing is in use when no client holds it", || load::is_given_back(&client));
+    eventually("nothing is in use when no client holds it", || load::is_everything_released(&client));
 }

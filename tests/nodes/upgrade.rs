@@ -250,7 +250,7 @@ fn under_load_an_upgrade_loses_no_leased_grant_and_gives_nothing_twice() {
     findings.check_nothing_was_lost();
     let client = machines.cluster.client(|builder| builder);
     findings.check_stored(&client);
-    eventually("nothing is in use when no client holds it", || load::is_given_back(&client));
+    eventually("nothing is in use when no client holds it", || load::is_everything_released(&client));
 }
 
 #[test]

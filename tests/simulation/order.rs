@@ -35,7 +35,7 @@ impl Order {
         let (before, last) = (std::mem::take(&mut self.snapshot), self.last);
         for name in names {
             for namespace in Namespace::ALL {
-                let now = look(server, namespace, name);
+                let now = snapshot(server, namespace, name);
                 let greatest = now.ids().map(|(id, _)| *id).max().unwrap_or(0);
                 self.last = greatest.max(self.last);
                 self.snapshot.insert(key(namespace, name), now);
@@ -66,7 +66,7 @@ impl Snapshot {
     }
 }
 
-fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
+fn snapshot(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for NameEntry { grant, session, .. } in list(server, namespace, name, ListingKind::Waiters) {
         let session = SessionId::new(session);

@@ -112,15 +112,15 @@ impl<'a> Director<'a> {
         self.recover(progress);
         while Instant::now() < end {
             let calm = self.random.u64(..1_000);
-            self.attend(Instant::now() + Duration::from_millis(calm));
-            faults += self.happen();
+            self.restart_until(Instant::now() + Duration::from_millis(calm));
+            faults += self.run_faults();
             slowest = slowest.max(self.recover(progress));
         }
         println!("{} {faults} faults; all workers were served within {slowest:?}", after(self.began));
     }
 
     /// Lets one or two faults happen, until they are over. Returns their number.
-    fn happen(&mut self) -> usize {
+    fn run_faults(&mut self) -> usize {
         let first = self.draw();
         let mut events = Vec::new();
         let now = Instant::now();
@@ -136,7 +136,7 @@ impl<'a> Director<'a> {
             };
             let begins = now + Duration::from_millis(self.random.u64(..2_000));
             let ends = begins + span(&mut self.random, 1_000);
-            self.attend(begins);
+            self.restart_until(begins);
             self.begin(&second);
             events.push((ends, second));
         }
@@ -144,7 +144,7 @@ impl<'a> Director<'a> {
         events.sort_by_key(|(ends, _)| *ends);
         let faults = events.len();
         for (ends, fault) in events {
-            self.attend(ends);
+            self.restart_until(ends);
             self.end(fault);
         }
         faults
@@ -286,7 +286,7 @@ impl<'a> Director<'a> {
     fn recover(&mut self, progress: &Progress) -> Duration {
         let began = Instant::now();
         loop {
-            self.attend(Instant::now() + Duration::from_millis(20));
+            self.restart_until(Instant::now() + Duration::from_millis(20));
             let waiting = progress.waiting_since(began);
             if waiting.is_empty() {
                 return began.elapsed();
@@ -299,10 +299,10 @@ impl<'a> Director<'a> {
     }
 
     /// Restarts nodes that have ended, until a moment.
-    fn attend(&mut self, until: Instant) {
+    fn restart_until(&mut self, until: Instant) {
         loop {
             for node in 0..NODES {
-                self.attend_to(node);
+                self.restart_if_ended(node);
             }
             let now = Instant::now();
             if now >= until {
@@ -312,7 +312,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    fn attend_to(&mut self, node: usize) {
+    fn restart_if_ended(&mut self, node: usize) {
         match self.restarts[node] {
             None if !self.cluster.daemon(node).is_running() => {
                 let status = self.cluster.daemon(node).exit_status();
@@ -333,7 +333,7 @@ impl<'a> Director<'a> {
 
     /// Waits until a node leads, and all run.
     pub fn settle(&mut self) {
-        self.attend(Instant::now() + RESTART);
+        self.restart_until(Instant::now() + RESTART);
         self.cluster.leader();
     }
 
@@ -342,7 +342,7 @@ impl<'a> Director<'a> {
         let deadline = Instant::now() + RECOVERY;
         while !holds() {
             assert!(Instant::now() < deadline, "never came true: {what}");
-            self.attend(Instant::now() + Duration::from_millis(20));
+            self.restart_until(Instant::now() + Duration::from_millis(20));
         }
     }
 

@@ -61,7 +61,7 @@ impl Run<'_> {
             let first = signalbox_client::Client::builder(addresses.next().unwrap());
             match Client::connect_with(configure(addresses.fold(first, Builder::address))) {
                 Ok(client) => return Some(client),
-                Err(error) => self.look_at(&error),
+                Err(error) => self.note_unexplained(&error),
             }
             sleep(Duration::from_millis(20));
         }
@@ -69,7 +69,7 @@ impl Run<'_> {
     }
 
     /// Remembers an error that no fault explains.
-    fn look_at(&self, error: &Error) {
+    fn note_unexplained(&self, error: &Error) {
         let is_explained = match error.kind() {
             ErrorKind::Status(status) => *status == Status::TimedOut,
             ErrorKind::Connect(_)
@@ -128,12 +128,12 @@ impl<'a> Worker<'a> {
                     Ok(permit) => {
                         self.hold(&permit, asked);
                         progress.note(self.number, asked);
-                        if !self.give_back(&client, permit) {
+                        if !self.release(&client, permit) {
                             break;
                         }
                     }
                     Err(error) => {
-                        self.run.look_at(&error);
+                        self.run.note_unexplained(&error);
                         sleep(Duration::from_millis(20));
                     }
                 }
@@ -167,14 +167,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Gives a permit back in one of several ways; `false` if the client is to be closed.
-    fn give_back(&mut self, client: &Client, permit: Permit) -> bool {
+    fn release(&mut self, client: &Client, permit: Permit) -> bool {
         match self.random.u8(..20) {
             // The client is closed with the permit, or shortly after.
             0 => false,
             1..5 => true,
             _ => {
                 if let Err(error) = client.wait(permit.release()) {
-                    self.run.look_at(&error);
+                    self.run.note_unexplained(&error);
                 }
                 true
             }
@@ -204,7 +204,7 @@ impl<'a> Runner<'a> {
             let permit = match client.wait(acquire.timeout(OPERATION).acquire()) {
                 Ok(permit) => permit,
                 Err(error) => {
-                    self.run.look_at(&error);
+                    self.run.note_unexplained(&error);
                     continue;
                 }
             };
@@ -216,7 +216,7 @@ impl<'a> Runner<'a> {
             self.held.fetch_sub(1, Ordering::SeqCst);
             grants += 1;
             if let Err(error) = client.wait(permit.release()) {
-                self.run.look_at(&error);
+                self.run.note_unexplained(&error);
             }
         }
         client.close();
@@ -361,7 +361,7 @@ impl<'a> Administrator<'a> {
     /// The result of an operation; `None` if it failed or took too long.
     fn within<T>(&self, client: &Client, operation: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let outcome = client.wait(async { tokio::time::timeout(OPERATION, operation).await }).ok()?;
-        outcome.inspect_err(|error| self.run.look_at(error)).ok()
+        outcome.inspect_err(|error| self.run.note_unexplained(error)).ok()
     }
 
     /// Makes a change; `false` if its outcome is unknown.
@@ -453,7 +453,7 @@ impl<'a> Keeper<'a> {
                 let acquire = client.counter(KEPT_NAME).maximum(1_000_000);
                 match client.wait(acquire.timeout(OPERATION).acquire()) {
                     Ok(permit) => permits.push(permit),
-                    Err(error) => self.run.look_at(&error),
+                    Err(error) => self.run.note_unexplained(&error),
                 }
                 sleep(Duration::from_millis(200));
             }

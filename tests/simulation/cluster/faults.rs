@@ -253,7 +253,7 @@ impl Faults {
                     return self.cut(sim, vec![(from, to)]);
                 }
                 let pairs = vec![(from, to)];
-                self.take(&pairs)?;
+                self.note_cut(&pairs)?;
                 for (from, to) in &pairs {
                     sim.partition_oneway(from.as_str(), to.as_str());
                 }
@@ -299,7 +299,7 @@ impl Faults {
             self.partition(sim, &pairs)?;
             return Some((duration_ms, Repair::Mend(pairs)));
         }
-        self.take(&pairs)?;
+        self.note_cut(&pairs)?;
         for (one, other) in &pairs {
             sim.hold(one.as_str(), other.as_str());
         }
@@ -307,7 +307,7 @@ impl Faults {
     }
 
     fn partition(&mut self, sim: &Sim<'_>, pairs: &[Pair]) -> Option<()> {
-        self.take(pairs)?;
+        self.note_cut(pairs)?;
         for (one, other) in pairs {
             sim.partition(one.as_str(), other.as_str());
         }
@@ -315,7 +315,7 @@ impl Faults {
     }
 
     /// Notes that these pairs are cut, unless one of them is already.
-    fn take(&mut self, pairs: &[Pair]) -> Option<()> {
+    fn note_cut(&mut self, pairs: &[Pair]) -> Option<()> {
         let is_cut = |(one, other): &Pair| {
             self.cut.contains(&(one.clone(), other.clone()))
                 || self.cut.contains(&(other.clone(), one.clone()))

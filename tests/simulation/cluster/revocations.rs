@@ -226,7 +226,7 @@ impl Revocations {
         let State { revocations, delays, .. } = &mut *self.state();
         let is_delayed = delays.last().is_some_and(|(_, until_ms)| *until_ms >= now_ms);
         for (grant, revocation) in revocations {
-            revocation.follow(*grant, server, is_delayed, now_ms);
+            revocation.update(*grant, server, is_delayed, now_ms);
             let Some(acknowledged_ms) = revocation.acknowledged_ms else { continue };
             // Which of several requests was acknowledged is not known.
             let grace_ms = revocation.graces_ms.iter().max().copied().unwrap_or_default();
@@ -240,8 +240,8 @@ impl Revocations {
 }
 
 impl Revocation {
-    /// Finds out whether the holder was told. After a request of it, the node reaches it over the same connection.
-    fn follow(&mut self, grant: u64, server: &Server, is_delayed: bool, now_ms: u64) {
+    /// Updates whether the holder was told. After a request of it, the node reaches it over the same connection.
+    fn update(&mut self, grant: u64, server: &Server, is_delayed: bool, now_ms: u64) {
         // Which of several requests the node has received is not known.
         let [grace_ms] = self.graces_ms[..] else { return };
         let is_told = self.is_told && self.known_end_ms == self.end_ms;
