@@ -101,7 +101,7 @@ async fn refusals_have_distinct_errors() {
     let empty = client.semaphore("a").capacity(0).acquire().await.unwrap_err();
     assert!(matches!(empty.kind(), ErrorKind::NoCapacity), "{empty:?}");
     assert!(empty.to_string().contains("semaphore \"a\""), "{empty}");
-    // On the wire, no maximum would be given.
+    // On the wire, 0 means that no maximum is given.
     let empty = client.limit("a").maximum(0).acquire().await.unwrap_err();
     assert!(matches!(empty.kind(), ErrorKind::NoCapacity), "{empty:?}");
     let nameless = client.counter("").maximum(1).acquire().await;
@@ -573,7 +573,7 @@ async fn the_server_bounds_the_time_to_live() {
     let client = builder(server.counters).ttl(LONG).connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     assert!(permit.time_left().unwrap() <= Duration::from_secs(2));
-    // The shortest one, and not the default.
+    // This requests the shortest time to live, not the default.
     let shortest = builder(server.counters).ttl(Duration::ZERO).connect().await.unwrap();
     let permit = shortest.counter("b").maximum(1).acquire().await.unwrap();
     let ttl_min = shortest.direct().await.unwrap().server().ttl_min;
@@ -590,7 +590,7 @@ async fn begin<T>(future: impl Future<Output = T>) {
     .await;
 }
 
-/// A client opens another session where one has used up its room.
+/// A client opens another session when one has no room for further requests.
 #[tokio::test]
 async fn acquires_that_fail_or_are_dropped_take_no_room_of_a_session() {
     let server = started(|_| {});
@@ -598,7 +598,7 @@ async fn acquires_that_fail_or_are_dropped_take_no_room_of_a_session() {
     let _held = other.counter("a").maximum(1).acquire().await.unwrap();
     // The task that keeps the session runs only while this one waits.
     let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
-    // It keeps its session, also where the client would open another one.
+    // It keeps its session open, even if the client opens another one.
     let _kept = client.counter("b").maximum(1).acquire().await.unwrap();
     for _ in 0..12 {
         for _ in 0..50 {

@@ -99,7 +99,7 @@ async fn listings_show_who_has_adjustments_and_who_waits() {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
 }
 
-/// As much of them as the protocol allows.
+/// Both are as long as the protocol allows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_process_may_have_a_long_label_and_many_groups() {
     let server = started(|_| {});

@@ -466,7 +466,7 @@ fn a_session_is_not_renewed_while_it_holds_what_its_client_may_not_acquire() {
     assert_eq!(acquire(&mut anonymous, b"public/x"), OK);
 }
 
-/// A session with a name of the other kind, or with one of an early step of the check, is not renewed either.
+/// A session is not renewed either if the forbidden name is of the other kind, or is found in an early step of the check.
 #[test]
 fn what_a_session_holds_is_checked_by_the_rules_of_now() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 all']");
@@ -488,7 +488,7 @@ fn what_a_session_holds_is_checked_by_the_rules_of_now() {
         );
         assert_eq!((caller.give_back(held), keep_alive(&mut caller)), (OK, OK), "{area}");
     }
-    // In steps of 256 names, of which the first one passes before.
+    // The check takes steps of 256 names.
     let options = ["--rights", "acquire", "--area", "counter:web/", "--area", "counter:public/"];
     let web = guarded.create("web", &options);
     let mut caller = guarded.from("127.0.0.1");

@@ -255,7 +255,7 @@ fn relays_need_an_address_that_other_nodes_reach() {
     watcher.cluster.is_eligible = false;
     assert!(watcher.cluster.relays(), "what never leads only relays");
     watcher.cluster.etcd = Vec::new();
-    assert!(!watcher.cluster.relays(), "it is no node");
+    assert!(!watcher.cluster.relays(), "it is not a node");
     let unspecified = checked(Some("0.0.0.0:11218"), None, None);
     contradicts(unspecified, ["cluster.bind"; 2]);
     let alone = checked(None, Some("/ca.pem"), None);

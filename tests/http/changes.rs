@@ -197,7 +197,7 @@ fn a_client_that_is_limited_to_names_is_shown_no_others() {
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
     }
     assert_eq!(http.post("/api/v1/grant", &[], &json!({"grant": other}).to_string()).status, 200);
-    // The header has one token, whatever is around it.
+    // The header has one token, with any number of spaces around it.
     let spaced = format!("bearer  {secret} ");
     assert_eq!(http.post("/api/v1/names", &[("Authorization", &spaced)], "{}").status, 200);
     let twice = [("Authorization", &*bearer); 2];
@@ -368,7 +368,7 @@ fn the_first_change_without_the_right_is_in_the_audit_log() {
     // Six changes and the request that reads.
     assert_eq!(http.get("/api/v1/refusals").json()["rights"], 7);
     let tokens = http.post("/api/v1/tokens", &[("Authorization", &bearer)], "{}");
-    assert_eq!(tokens.status, 403, "only who may administer everything sees them");
+    assert_eq!(tokens.status, 403, "only a client that may administer everything sees them");
     let lines = audited(directory.path());
     let found: Vec<_> =
         lines.iter().map(|line| [&line["operation"], &line["target"], &line["outcome"]]).collect();

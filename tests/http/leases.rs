@@ -232,7 +232,7 @@ fn a_lease_without_share_is_not_released_with_done() {
     assert_eq!(http.in_use("page"), 1);
     http.give_back(&held);
     assert_eq!(http.in_use("page"), 0);
-    // Only one works at a time, so that need not be said.
+    // The maximum of a shared request is 1, and may be omitted.
     let shared = key();
     let one_of_page = json!({"share": true, "claims": [{"name": "page"}]});
     assert_eq!(http.lease("acquire", &one(&shared, "page", one_of_page)).json()["state"], "held");

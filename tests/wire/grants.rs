@@ -115,7 +115,7 @@ fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
     check(&server);
 }
 
-/// Those that are answered at once, too: the client could not tell the two answers apart.
+/// This includes requests that are answered at once: the client could not distinguish the two answers.
 #[test]
 fn no_request_is_taken_with_an_opaque_that_is_in_use() {
     let server = TestServer::start();

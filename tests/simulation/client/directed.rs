@@ -233,7 +233,7 @@ fn a_request_with_a_lost_answer_is_granted_once() {
     }
 }
 
-/// Its cancellation is lost with the connection.
+/// The cancellation of the request is lost with the connection.
 #[test]
 fn a_request_that_was_dropped_while_disconnected_leaves_the_queue() {
     run_script(NEAR, 1, |testbed| async move {
