@@ -88,7 +88,7 @@ fn a_client_that_reads_too_slowly_is_closed() {
     }
 }
 
-/// Names of 65,535 bytes, each of which takes six bytes in JSON.
+/// Names of 65,535 bytes that take six times as many in JSON.
 fn long_names(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|number| [format!("{number:03}").as_bytes(), &[0; 65_532]].concat()).collect()
 }

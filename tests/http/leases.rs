@@ -750,7 +750,7 @@ fn thousands_of_requests_of_a_client_wait_and_everything_else_is_answered() {
     assert_eq!(http.daemon.semaphore().acquire(b"another", 1, 1).status, OK);
     http.give_back(&held);
     eventually("one of them is granted", || http.metric("signalbox_http_leases{state=\"held\"}") == Some(1));
-    // On a slow machine, several answers that it still waits come before that.
+    // On a slow machine, answers to earlier requests, which say that it still waits, come first.
     let mut answers = String::new();
     while !answers.contains("\"held\"") {
         let mut some = [0; 4096];

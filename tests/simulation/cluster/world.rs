@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Checks after each step that at most one node may answer clients, even if some have died meanwhile, and that what
+    /// Checks after each step that at most one node may answer clients, counting those that have died meanwhile, and that what
     /// clients believe is true.
     pub fn check(&self) {
         let mut state = self.state();
