@@ -47,7 +47,7 @@ const LIMITS: &str = "memory_max = '256M'\nclient_share = 12\n\
 const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_MAX: Duration = Duration::from_secs(60);
 
-/// What the process may need beyond its budget: its program, stacks, fragments, and requests in progress.
+/// The memory that the process may need beyond its budget, in bytes: for its program, stacks, fragments, and requests in progress.
 const BEYOND: u64 = 64 << 20;
 
 /// The highest ratio of the honest clients' p99 to the one during Gets that is permitted.
@@ -65,7 +65,7 @@ const LAST: Opaque = Opaque(*b"last");
 /// Hello, and the notices that follow.
 const HELLO: Opaque = Opaque(*b"hail");
 
-/// Measures the latency of honest clients beside an attacker that has used up its share
+/// Measures the latency of honest clients during attacks of a client that has used up its share
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Attacks to measure
@@ -101,7 +101,7 @@ enum Key {
     Ecdsa,
 }
 
-/// What the attacker does on each of its connections, again and again.
+/// An action that the attacker repeats on each of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Attack {
     /// It opens a session that lives for an hour.
@@ -414,7 +414,7 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// A run on a fresh server: the attacker attacks for a while, and then beside the honest clients.
+/// A run on a fresh server: the attacker attacks for a while alone, and then while the honest clients run.
 fn run(tls: &str, what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run {
     let server = start_signalbox_with_shares(&format!("{LIMITS}{tls}"));
     let plan = pairs(SHAPE, NAMES, Distribution::Uniform);

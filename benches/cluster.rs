@@ -1,4 +1,4 @@
-//! What a cluster costs: the time from the end of a leader to the first grant of the next one, what clients see of it, and
+//! The cost of a cluster: the time from the end of a leader to the first grant of the next one, what clients see of it, and
 //! durable grants compared with a bare loop of the same transactions on the same etcd.
 //!
 //! `cargo bench --bench cluster -- failover`, `-- clients` and `-- pairs`; `docs/performance.md` describes
@@ -107,7 +107,7 @@ enum What {
     Failover,
     /// The longest time without an answer of holding and waiting clients over a failover, with the Rust client and over HTTP
     Clients,
-    /// Durable grants and releases, beside a bare loop of transactions
+    /// Durable grants and releases, compared with a bare loop of transactions
     Pairs,
 }
 
@@ -270,7 +270,7 @@ impl Node {
         kill(pid, signal).expect("the node runs");
         if let End::Release = end {
             self.process.wait().expect("it is a child");
-            // What "signalbox cluster release" does in ExecStopPost=, after it has asked systemd's control groups.
+            // "signalbox cluster release" does this in ExecStopPost=, after it has asked systemd's control groups.
             let released = release(etcd, &Keys::new("main"), &self.name, Some(INVOCATION));
             assert_eq!(released.expect("etcd answers"), Release::Released);
         }
@@ -392,7 +392,7 @@ fn clients(arguments: &Arguments) {
         cluster.wait_for_all(leader);
         let (relay, http) = (cluster.nodes[2].address, cluster.nodes[2].http);
         let [for_rust, for_http] = ["rust", "http"].map(|kind| format!("{kind}-{run}"));
-        // What the clients wait for. The leader releases it with its own end.
+        // The clients wait for these. They become free when the leader ends.
         let _held = [&for_rust, &for_http]
             .map(|name| plain_grant(relay, name).expect("the relay reaches the leader"));
         let (ended, is_over) = (OnceLock::new(), AtomicBool::new(false));

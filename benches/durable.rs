@@ -1,4 +1,4 @@
-//! What it costs to answer only when a change is on disk: grants and releases of leased sessions with a data directory,
+//! The cost of answering only when a change is on disk: grants and releases of leased sessions with a data directory,
 //! compared with what the disk and the embedded engine can do by themselves, and with RabbitMQ's queues used as a semaphore.
 //!
 //! `cargo bench --bench durable`; `docs/performance.md` describes what is compared.

@@ -1,4 +1,4 @@
-//! What the HTTP listener costs: pages and scrapes with a million names, and leases.
+//! The cost of the HTTP listener: pages and scrapes with a million names, and leases.
 //!
 //! ```sh
 //! cargo bench --bench http

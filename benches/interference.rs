@@ -247,7 +247,7 @@ fn compare(work: Work, rate: f64, arguments: &Arguments) {
     let [mut usual, mut signalbox, mut floor] = [(); 3].map(|()| Vec::new());
     let [mut to_usual, mut to_floor, mut to_itself] = [(); 3].map(|()| Vec::new());
     for _ in 0..arguments.runs {
-        // What the foreground alone costs the server, to know what the work beside it costs.
+        // A run without the work: its latency is the usual one, and its CPU is subtracted from that of the run with the work.
         let alone = beside_signalbox(Work::Nothing, pace, 0.0, arguments);
         let figures = beside_signalbox(work, pace, alone.cores_beside, arguments);
         let [first, second] = [(); 2].map(|()| beside_floor(work, pace, figures.cores_beside, arguments));

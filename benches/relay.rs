@@ -1,4 +1,4 @@
-//! What a relay costs: a node that relays in relation to a bare relay of the same bytes to the same leader, and the memory
+//! The cost of a relay: a node that relays in relation to a bare relay of the same bytes to the same leader, and the memory
 //! of idle relayed connections.
 //!
 //! ```sh
@@ -76,7 +76,7 @@ impl Cluster {
         let mut processes = vec![quiet(&mut etcd)];
         let node = |name: &str, port: u16, further: &str| {
             let file = folder.path().join(format!("{name}.toml"));
-            // One thread, as the bare relay has.
+            // One thread, like the bare relay.
             let text = format!(
                 "bind_ip = \"127.0.0.1\"\nworkers = 1\nclient_share = 100\nsemaphore.enable = false\n[counter]\nport = {port}\n\
                  max_connections = 0\n[cluster]\nnode = \"{name}\"\netcd = \"{}\"\n{further}",

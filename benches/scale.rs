@@ -98,7 +98,7 @@ struct Arguments {
     from_cargo: FromCargo,
 }
 
-/// What is measured.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     Names,
@@ -213,7 +213,7 @@ fn usage(server: &Server) -> Usage {
 /// The name of the figure that compares what the server counts with what the kernel counts.
 const COUNTED: &str = "used_memory to resident";
 
-/// What a server has used, by the kernel and by itself.
+/// The resources that a server has used, as the kernel and the server itself count them.
 struct Reading {
     usage: Usage,
     used_memory: u64,
@@ -264,7 +264,7 @@ fn held_names(most: u32, table: &mut Table) {
     }
 }
 
-/// What the server has used once it has nothing more to do.
+/// The resources that the server has used once it has nothing more to do.
 fn after_rest(server: &Server) -> Usage {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut before = usage(server);

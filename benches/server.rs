@@ -1,4 +1,4 @@
-//! What an operation costs a server, compared with the least that it can cost and with other servers.
+//! The cost of an operation on a server, compared with the least that it can cost and with other servers.
 //!
 //! `cargo bench --bench server` starts the servers that are installed, puts the same load on each in turn and prints
 //! what each spends on an answer in relation to the floor. The method is described in `docs/performance.md`.

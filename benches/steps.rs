@@ -42,7 +42,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 
-    /// What cargo says to every benchmark
+    /// The argument that cargo passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,4 +1,4 @@
-//! What TLS costs: signalbox in relation to a bare responder of rustls, compared with its relation to a bare responder
+//! The cost of TLS: signalbox in relation to a bare responder of rustls, compared with its relation to a bare responder
 //! without TLS; and the memory of idle connections with and without TLS.
 //!
 //! ```sh

@@ -1,4 +1,4 @@
-//! What leases over HTTP cost: the CPU of a pair of acquire and release, compared with a bare responder; the CPU and the
+//! The cost of leases over HTTP: the CPU of a pair of acquire and release, compared with a bare responder; the CPU and the
 //! memory of renewals that wait for a change; and how soon a revocation is announced.
 
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! What pages and scrapes cost with a million names: how long a scrape and the first status page take, and how long other
+//! The cost of pages and scrapes with a million names: how long a scrape and the first status page take, and how long other
 //! clients wait while both are requested once a second, compared with how long they wait otherwise.
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ const NAMES: u32 = 10_000;
 
 const SCRAPE: &str = "/metrics";
 
-/// What a browser asks for to show the status page for the first time: its files, and then the figures of the overview.
+/// The requests of a browser that shows the status page for the first time: its files, and then the figures of the overview.
 const PAGE: [&str; 14] = [
     "/",
     "/page.css",

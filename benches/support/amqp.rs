@@ -1,4 +1,4 @@
-//! As much of AMQP 0-9-1 as a persistent semaphore of RabbitMQ queues needs: connecting, and declaring, finding and
+//! The part of AMQP 0-9-1 that a persistent semaphore of RabbitMQ queues needs: connecting, and declaring, finding and
 //! deleting queues, one request at a time.
 
 use std::io::{self, Read, Write};
@@ -39,7 +39,7 @@ impl Amqp {
         short_text(b"en_US", &mut start);
         connection.send(0, START_OK, &start)?;
         let tune = connection.answer()?;
-        // What the server proposes, but no heartbeats.
+        // The values that the server proposes, but without heartbeats.
         let mut tune = tune[4..10].to_vec();
         tune.extend([0, 0]);
         connection.send(0, TUNE_OK, &tune)?;

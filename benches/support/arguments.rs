@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// What cargo says to every benchmark.
+/// The argument that cargo passes to every benchmark.
 #[derive(Debug, clap::Args)]
 pub struct FromCargo {
     #[arg(long, hide = true)]

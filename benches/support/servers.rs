@@ -100,7 +100,7 @@ pub struct Server {
     /// Where signalbox serves semaphores.
     pub semaphores: Option<SocketAddr>,
     pub dialect: AnyDialect,
-    /// What connections over TLS need.
+    /// The settings of connections over TLS.
     tls: Option<(Tls, Address)>,
     /// Kept open, because yrmcdsd may overlook a connection that reuses the descriptor of one that was just closed.
     _first: TcpStream,

@@ -21,7 +21,7 @@ pub const ARGUMENT: &str = "--be-the-tls-floor";
 
 const LISTENER: Token = Token(usize::MAX);
 
-/// What rustls reads at once.
+/// The number of bytes that rustls reads at once.
 const READ_BYTES: usize = 4096;
 
 /// Runs the floor if the arguments are `--be-the-tls-floor CERTIFICATE KEY`. It prints its port on standard output and
