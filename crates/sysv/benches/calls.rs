@@ -1,4 +1,4 @@
-//! What System V calls cost through the library: `cargo bench --package signalbox-sysv --bench calls`
+//! The cost of System V calls through the library: `cargo bench --package signalbox-sysv --bench calls`
 //!
 //! - **Call to round trip**: `semop` of an unmodified program, and a request that does nothing over a blocking socket, in
 //!   turn, to the same server: latency, and CPU of program and server together. The ratio of the medians counts; the

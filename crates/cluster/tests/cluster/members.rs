@@ -1,4 +1,4 @@
-//! What a node knows of the others.
+//! The knowledge of a node about the others.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ pub struct FakeStore {
     revision: Revision,
     /// Reads at revisions below this one are refused.
     compacted: Revision,
-    /// By key, the versions in the order of their revisions.
+    /// The versions of each key, in the order of their revisions.
     keys: BTreeMap<Vec<u8>, Vec<Version>>,
 }
 

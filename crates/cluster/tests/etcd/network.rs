@@ -118,7 +118,7 @@ impl Network {
             }
             Delivery::Answered => self.perform(sent),
             Delivery::AnswerLost => {
-                // What is refused changes nothing.
+                // A refused transaction changes nothing.
                 let _ = self.perform(sent);
                 unanswered("the answer is lost")
             }

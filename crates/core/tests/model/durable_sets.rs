@@ -368,7 +368,7 @@ impl World {
         if let Some(batch) = self.batch.take().filter(|_| is_on_disk) {
             write(&mut self.disk, &batch.changes);
         }
-        // What the server has sent has arrived.
+        // Answers that the server has sent arrive.
         self.read_answers();
         self.core = new_core();
         for record in self.disk.values() {
@@ -479,7 +479,7 @@ impl World {
             };
             assert!(lives(process), "{record:?} is of a process that has ended");
         }
-        // Of each client, the last result and those that its next call deletes: no more than its calls since a crash.
+        // Stored for each client are the last result and those that its next call deletes: no more than its calls since a crash.
         assert!(results.values().all(|results| *results <= 2), "results pile up: {results:?}");
     }
 }

@@ -59,7 +59,7 @@ enum Step {
         grant: usize,
         is_done: bool,
     },
-    /// By an administrator.
+    /// An administrator cancels waiting requests.
     CancelWaiting {
         by: usize,
         waiter: usize,
@@ -1416,7 +1416,7 @@ fn a_session_with_many_grants_ends_in_steps_and_gets_nothing_meanwhile() {
     }
 }
 
-/// A step looks at a bounded number of sessions, and what is opened after the request stays.
+/// A step checks a bounded number of sessions, and sessions that are opened after the request stay.
 #[test]
 fn sessions_of_a_client_are_revoked_in_steps_and_later_ones_stay() {
     const SESSIONS: u64 = 100;
@@ -2120,7 +2120,7 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
     });
 }
 
-/// Of changes that are stored together, one may end the semaphore that a later one changes. The end is then the last event.
+/// One of several changes that are stored together may end a semaphore that a later one changes. The end is then the last event.
 #[test]
 fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     let mut server = Server::new(2);

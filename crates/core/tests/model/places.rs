@@ -29,7 +29,7 @@ const WINDOW_MS: u32 = 5_000;
 const TTLS_MS: [u32; CLIENTS] = [3_600_000, 4_000_000, 1_000, 3_600_000];
 const KEY: PlaceKey = PlaceKey([7; 16]);
 
-/// What a request wants of each name that it names.
+/// The resources that a request asks for, by the index of the name.
 type Wanted = BTreeMap<usize, u32>;
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ enum Step {
     },
 }
 
-/// What a repetition presents.
+/// The place and proof that a repetition presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     Own,
@@ -127,7 +127,7 @@ struct Client {
     /// `None` after a crash, until it attaches.
     connection: Option<(ConnectionId, Arc<Mailbox>)>,
     last_request: u64,
-    /// Those that are not answered.
+    /// The requests that are not answered.
     requests: BTreeMap<u64, Request>,
     grants: Vec<u64>,
 }
@@ -251,7 +251,7 @@ impl Run {
         }
     }
 
-    /// What is not stored is lost.
+    /// Everything that is not stored is lost.
     fn crash(&mut self, has_window: bool) {
         self.crashes += 1;
         // Sessions of connections get other numbers in each run.

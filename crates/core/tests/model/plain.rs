@@ -1,6 +1,6 @@
 //! Sessions that hold many names by plain Acquires, and release them in any order.
 //!
-//! What plain operations do with a name is compared with the model of the ledger.
+//! The model of the ledger checks what plain operations do with a name.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

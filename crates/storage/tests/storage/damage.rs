@@ -122,7 +122,7 @@ fn a_changed_bit_of_a_page_is_detected() {
     }
 }
 
-/// What was stored before the damaged commit can be exported, with a message.
+/// The records from before the damaged commit can be exported, with a message.
 #[test]
 fn an_export_of_a_file_without_its_latest_commit_has_the_records_before() {
     let disk = Disk::laid_out();

@@ -81,7 +81,7 @@ pub enum Result {
     Failed(String),
 }
 
-/// What a process does.
+/// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has made no call.

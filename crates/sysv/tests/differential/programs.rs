@@ -162,7 +162,7 @@ impl Drop for Programs {
 impl World for Programs {
     fn reset(&mut self) {
         self.remove_sets();
-        // Those that wait have to be new; the others have nothing left.
+        // Steppers that wait are replaced by new ones; the others have nothing left.
         let steppers = std::mem::take(&mut self.steppers);
         let states = std::mem::take(&mut self.states);
         let idle = steppers.into_iter().zip(states).filter(|(_, state)| *state != State::Waits);

@@ -41,7 +41,7 @@ fn sem_get_makes_three_semaphores_and_sets_them_up_under_a_guard() {
         guard.kill();
         b.answers("SysvSemaphore");
         assert_eq!(world.values(), "1,2,0");
-        // What it raised is lowered by its end.
+        // Its end lowers what it raised.
         b.kill();
         world.until_values("1,1,0");
         a.kill();
@@ -254,7 +254,7 @@ fn sem_get_overwrites_a_holder_that_is_not_counted() {
         holder.kill();
         b.says("$s = null", "NULL");
         assert_eq!(world.values(), "5,0,0", "and its end gives nothing back");
-        // One that has raised semaphore 1 is spared.
+        // A holder that has raised semaphore 1 is spared.
         let mut holder = world.stepper();
         assert_eq!(holder.ask(format!("op {set} - 1,1,SEM_UNDO 0,-5,SEM_UNDO")), "= 0");
         b.says(&get(world, ", 5"), "SysvSemaphore");

@@ -61,7 +61,7 @@ impl Stepper {
         self.child.wait().unwrap();
     }
 
-    /// What it wrote to its standard error, if that is a pipe, after it has ended.
+    /// Ends it. Returns what it wrote to its standard error, if that is a pipe.
     pub fn end(mut self) -> String {
         self.send("exit");
         self.child.wait().unwrap();

@@ -200,7 +200,7 @@ impl Console {
         self.program.tell(expression);
     }
 
-    /// The value of the expression that was told.
+    /// Reads the value of the expression that was sent, which must be this.
     #[track_caller]
     pub fn answers(&self, expected: &str) {
         assert_eq!(self.answer(), expected, "{}", self.name);

@@ -58,13 +58,13 @@ enum Action {
     /// A request is sent and applied.
     SendAndApply(usize),
     Send(usize),
-    /// What was sent before is applied, if it was not, and answered.
+    /// The request in flight is applied, unless it was, and answered.
     Answer(usize),
-    /// What was sent before is applied.
+    /// The request in flight is applied.
     Apply(usize),
-    /// The node gives up what it sent before.
+    /// The node gives up its request in flight.
     GiveUp(usize),
-    /// What a node gave up is applied.
+    /// A request that a node gave up is applied.
     ApplyLate(usize),
 }
 

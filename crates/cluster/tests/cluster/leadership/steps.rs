@@ -334,7 +334,7 @@ fn a_standby_that_stops_leaves_no_keys() {
     assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
     assert_eq!(bench.store.value::<Node>(&keys().node("b")), None);
     assert_eq!(bench.leadership().node, "a");
-    // One that has not joined has nothing to leave.
+    // A node that has not joined has nothing to leave.
     let mut third = machine("c", 3);
     third.release(None);
     assert_eq!(ending(bench.settle(&mut third)), Ending::Released);

@@ -236,7 +236,7 @@ pub struct World {
     outage_until: Micros,
     runs: u32,
     backups: Vec<Store>,
-    /// What nodes have read of each other.
+    /// The readings of nodes about each other, until they arrive.
     readings: Vec<Option<Reading>>,
     is_restored: bool,
     /// Terms that began, with the time and the node.
@@ -716,7 +716,7 @@ impl World {
         );
     }
 
-    /// What takeovers and releases change.
+    /// The keys that takeovers and releases change, and the heartbeats.
     fn essence(&self) -> Essence {
         let (leadership, marker) = (keys().leadership(), keys().marker());
         Essence {
@@ -844,7 +844,7 @@ impl World {
         self.hosts.iter().filter(is_standby).count()
     }
 
-    /// What each node does, for the message of a failure.
+    /// Describes the state of each node, for the message of a failure.
     pub fn describe(&self) -> String {
         let lines = self.hosts.iter().enumerate().map(|(index, host)| {
             let phase = host.machine.as_ref().map(Machine::phase);

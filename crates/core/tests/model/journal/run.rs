@@ -107,7 +107,7 @@ struct Sent {
     answer: Option<Result<Answer, Refusal>>,
 }
 
-/// What the clients know of a session.
+/// The knowledge of the clients about a session.
 #[derive(Default)]
 struct Client {
     sent: BTreeMap<u64, Sent>,
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// What is out of service of each declared semaphore; nothing while changes wait for the store.
+    /// The parts of each declared semaphore that are out of service; empty while changes wait for the store.
     fn out_of_service(&self) -> BTreeMap<&'static [u8], OutOfService> {
         if !self.core.is_stored() {
             return BTreeMap::new();

@@ -160,7 +160,7 @@ pub struct Grant {
     pub id: u64,
     pub session: SessionId,
     pub request: u64,
-    /// By name.
+    /// The parts, in the order of their names.
     parts: Vec<Part>,
     taken: usize,
     pub wait: Option<Wait>,
@@ -1798,7 +1798,7 @@ impl Model {
         queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
     }
 
-    /// What a session holds by grants, and what its requests wait for: each name, whether it is held, and its entry among the
+    /// The names that a session holds by grants or waits for: each name, whether it is held, and its entry among the
     /// holders or waiters of the name.
     pub fn claims(&self, session: SessionId) -> Vec<(Key, bool, Listed)> {
         let mut claims = Vec::new();

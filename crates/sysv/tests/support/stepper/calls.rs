@@ -205,7 +205,7 @@ fn split(path: &CStr) -> (CString, CString) {
     (directory, file)
 }
 
-/// What a handler does when a signal arrives.
+/// A handler of a signal.
 pub type Handler = extern "C" fn(c_int);
 
 /// Catches a signal, with SA_RESTART.

@@ -41,7 +41,7 @@ pub enum Answer {
     None,
 }
 
-/// What follows the answer.
+/// The action after the answer.
 pub enum Then {
     Continue,
     Exit(i32),
