@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// token is what the client shows the server; empty: nothing.
+// token is the token that the client sends; empty: none.
 type token struct {
 	// file is read again; empty: there is none, or it can be read only once.
 	file  string

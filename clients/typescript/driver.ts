@@ -40,7 +40,7 @@ const client = new Client({
   },
 });
 
-/** What the client believes. */
+/** The client's belief about a permit. */
 function belief(permit: Permit): { held: boolean; left_ms?: number } {
   try {
     permit.check();

@@ -17,10 +17,10 @@ final class Attempt
     private bool $isConnected = false;
     private bool $isSecured = true; // Plain connections are, too.
 
-    /** What is still to be sent. */
+    /** The rest of the request, which is still to be sent. */
     private string $rest;
 
-    /** What has arrived of the answer. */
+    /** The part of the answer that has arrived. */
     private string $answer = '';
 
     /** @var list<string>|null further addresses of the server, if it cannot be reached at the first ones; null: not known yet */

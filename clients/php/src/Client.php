@@ -20,7 +20,7 @@ final class Client
     private readonly \Closure $onEvent;
 
     /**
-     * What is not given (null) is read from the environment.
+     * Parameters that are not given (null) are read from the environment.
      *
      * @param list<string>|string|null $urls the HTTP listeners of a server, or of all nodes of a cluster, in a list or with commas
      *     between them; SIGNALBOX_URL

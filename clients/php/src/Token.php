@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * What the client shows the server; empty: nothing.
+ * The token that the client sends; empty: none.
  *
  * @internal
  */
@@ -17,7 +17,7 @@ final class Token
     }
 
     /**
-     * What the program gives is used instead of the environment, in which a file comes before a token.
+     * A token that the program gives takes precedence over the environment, in which a file comes before a token.
      *
      * @throws Misuse if it cannot be read, or is not a token
      */

@@ -402,7 +402,7 @@ export class Client {
     if (onEvent === undefined) {
       return () => {};
     }
-    // What it throws is the program's, and disturbs nothing here.
+    // An exception of the listener goes to the program, and disturbs nothing here.
     return AsyncResource.bind((event) => queueMicrotask(() => onEvent({ id, names: texts(names), ...event })));
   }
 }

@@ -2,7 +2,7 @@
 
 import type { LostReason } from "./validity.js";
 
-/** What has happened. */
+/** The kinds of events, with their fields. */
 export type Happening =
   | { readonly type: "waiting"; readonly position: number }
   | { readonly type: "acquired"; readonly fence: bigint }

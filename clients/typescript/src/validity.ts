@@ -12,7 +12,7 @@ import { CLOCK_STEP_MS, now } from "./clock.js";
  * - `unreachable`: no server answered until the end of the lease
  * - `not_permitted`: the server refused this client until the end of the lease
  * - `stopped`: the thread that renews the lease has failed
- * - `released`: the program released it; only `check` says so, and it is no event
+ * - `released`: the program released it; only `check` says so, and there is no event for it
  */
 export type LostReason = (typeof REASONS)[number];
 

@@ -18,7 +18,7 @@ export class Refused extends Error {
   }
 }
 
-/** What was granted, and until when it may be believed. */
+/** A grant, and until when the client may believe in it. */
 export interface Granted {
   readonly grant: string;
   readonly slots: number[][];

@@ -12,7 +12,7 @@ export async function pause(failures: number, maxMs: number, retryAfterMs: numbe
   await sleep(Math.min(Math.max(random, retryAfterMs * (1 + Math.random() / 4)), maxMs), undefined, signal && { signal });
 }
 
-/** What a promise resolves to, or after some time something else. */
+/** Resolves to the result of a promise, or after some time to `otherwise`. */
 export async function within<T>(ms: number, promise: Promise<T>, otherwise: T): Promise<T> {
   const over = new AbortController();
   try {

@@ -51,7 +51,7 @@ export class Renewal {
 
 class Group {
   readonly #transport: Transport;
-  /** By key. */
+  /** The leases by their keys. */
   readonly leases = new Map<string, Lease>();
   /** The request that has the newest members. The server answers the previous one when it arrives. */
   #round = 0;

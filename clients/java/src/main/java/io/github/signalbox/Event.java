@@ -3,7 +3,7 @@ package io.github.signalbox;
 import java.time.Duration;
 
 /**
- * What has happened to a permit, or to the request for one: for logs, metrics and spans.
+ * An event of a permit, or of the request for one: for logs, metrics and spans.
  *
  * @param kind what has happened
  * @param id the number of the acquire in this program, which all events of its permit have
@@ -14,7 +14,7 @@ import java.time.Duration;
  * @param reason why the permit was lost, for {@link Kind#LOST}; else empty
  */
 public record Event(Kind kind, long id, String name, long position, long fence, Duration timeLeft, String reason) {
-    /** What can happen. */
+    /** The kinds of events. */
     public enum Kind {
         /** The request waits in the queue. It is reported for each answer of the server. */
         WAITING,

@@ -14,7 +14,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 
 /**
- * What an acquire asks for: resources of one name, or of several names, all or none.
+ * The request of an acquire: resources of one name, or of several names, all or none.
  *
  * <pre>{@code
  * Request.of("gpu").maximum(8).resources(2).also("licence").maximum(1).waitUpTo(Duration.ofMinutes(1))

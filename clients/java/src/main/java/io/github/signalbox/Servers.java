@@ -271,7 +271,7 @@ final class Servers {
                 "^(?:parsing HTTP/1.1 status line, receiving \\[|Invalid status line: \"?)(.*?)[\\]\"]?(?:, parser state.*)?$",
                 Pattern.DOTALL);
 
-        /** What the server has said; {@code null}: nothing. */
+        /** The answer of the server; {@code null}: there is none. */
         final transient Answer answer;
         /** When the server wants to be asked again. */
         private final long retryAfterSeconds;

@@ -8,7 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
-/** What the client shows the server. It is used by the client's thread only. */
+/** The token that the client sends. It is used by the client's thread only. */
 final class Token {
     private static final long AGE_MAX_NANOS = 5_000_000_000L;
 
@@ -24,7 +24,7 @@ final class Token {
         readAt = System.nanoTime();
     }
 
-    /** Nothing is shown. */
+    /** No token is sent. */
     static Token none() {
         return new Token(null, "");
     }

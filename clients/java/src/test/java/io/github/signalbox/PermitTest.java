@@ -34,7 +34,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What a program sees of its permits, with a server that works, ends, or takes them away. */
+/** Permits from the view of a program, with a server that works, ends, or takes them away. */
 class PermitTest {
     private static final Request ONE = Request.of("a").maximum(1);
 

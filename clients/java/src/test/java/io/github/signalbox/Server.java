@@ -148,7 +148,7 @@ final class Server implements AutoCloseable {
         }
     }
 
-    /** What a front does with a request. */
+    /** Handles a request that a front has received. */
     interface Handler {
         void handle(String path, Exchange exchange) throws Exception;
     }
