@@ -1,8 +1,8 @@
 //! Random histories of requests over connections in memory and a clock in steps: requests and answers are delayed, repeated,
-//! reordered and lost, and the clocks of clients are slow. The clients know only `docs/http.md`. However it goes,
-//! no more of them believe that they hold than may hold, a release ends its lease and lets no later acquire of its key begin
-//! one, another request with the key of a lease does not get it, one of a single flight is told `done` only if a worker has said
-//! so since, every request is answered in time, and in the end nothing is held.
+//! reordered and lost, and the clocks of clients are slow. The clients know only `docs/http.md`. In every history,
+//! no more clients believe that they hold a name than may hold it, a release ends its lease and no later acquire with its key
+//! begins one, another request with the key of a lease does not get it, a request of a single flight is answered `done` only if
+//! a worker has released with `done` since, every request is answered in time, and in the end nothing is held.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,25 +41,25 @@ const TTL_MS: u64 = 3_000;
 const POLL_MS_MAX: u64 = TTL_MS / 3;
 const POLLS_MS: [u64; 4] = [900, 900, 25_000, 0];
 
-/// How much longer than that a client waits for an answer.
+/// How much longer than `POLL_MS_MAX` a client waits for an answer.
 const ANSWER_MS: u64 = 2_000;
 
 /// How long the clients work, and the longest delay of a message.
 const WORK_S: u64 = 60;
 const DELAY_MS_MAX: u64 = 20_000;
 
-/// For how long a released key begins no lease.
+/// The time for which a released key begins no lease.
 const RELEASED: Duration = Duration::from_secs(60);
 
 /// How much slower than the server's clock a client's may be, in thousandths.
 const SLOWER_MAX: u64 = 40;
 
-/// What all clients share.
+/// The state that all clients share.
 struct World {
     connections: Arc<Connections>,
     random: RefCell<Rng>,
     ends: Instant,
-    /// What each client believes to hold, and until when, on the server's clock.
+    /// The name that each client believes it holds, and until when, on the server's clock.
     believed: RefCell<[Option<(usize, Instant)>; CLIENTS]>,
     /// The keys that were released with `done`, and when that was answered first.
     done: RefCell<HashMap<String, Option<Instant>>>,
@@ -69,7 +69,7 @@ struct World {
     arrived: RefCell<HashMap<String, Instant>>,
     /// All messages, whose answers are checked also if their clients have given up.
     messages: RefCell<Vec<JoinHandle<()>>>,
-    /// How many leases were held, how many acquires came after their release, and how many were told `done`.
+    /// How many leases were held, how many acquires came after their release, and how many were answered `done`.
     counts: RefCell<[u32; 3]>,
 }
 
@@ -166,7 +166,7 @@ impl World {
         Some((status, serde_json::from_str(answer).unwrap()))
     }
 
-    /// A client believes that it holds one of a name until this time.
+    /// Records that a client believes it holds one resource of a name until this time.
     fn believe(&self, client: usize, belief: Option<(usize, Instant)>) {
         let mut believed = self.believed.borrow_mut();
         believed[client] = belief;
@@ -184,11 +184,11 @@ impl World {
         let what = Revocation::Grant(GrantId(grant.as_str().unwrap().parse().unwrap()));
         let grace = Milliseconds((TTL_MS + self.below(TTL_MS)) as u32);
         let call = Call { connection: requester.connection(), ids: RequestIds::FIRST, token: super::TOKEN };
-        // It may be over already.
+        // The grant may have ended already.
         server.core.execute(call, &Operation::Revoke { what, grace }, server.moment());
     }
 
-    /// Whether a worker may have said since then that it is done.
+    /// Whether a worker may have released with `done` since then.
     fn may_be_done(&self, since: Instant) -> bool {
         self.done.borrow().values().any(|answered| answered.is_none_or(|answered| answered >= since))
     }
@@ -229,7 +229,7 @@ impl Client {
             let sent = Instant::now();
             match self.world.post("acquire", body.clone()).await {
                 Some((200, answer)) if answer["state"] == "done" => {
-                    assert!(name == SHARED && wait_ms > 0 && self.world.may_be_done(began), "told done");
+                    assert!(name == SHARED && wait_ms > 0 && self.world.may_be_done(began), "answered done");
                     self.world.counts.borrow_mut()[2] += 1;
                     return None;
                 }
@@ -315,7 +315,7 @@ impl Client {
     }
 }
 
-/// A request for one of a name.
+/// A request for one resource of a name.
 fn asking(key: &str, name: usize) -> Value {
     let (text, maximum) = NAMES[name];
     let claims = [json!({"name": text, "maximum": maximum})];
@@ -332,7 +332,7 @@ pub(super) fn start(seed: u64) -> (Arc<Server>, Arc<Connections>) {
     (server, Connections::new(shared))
 }
 
-/// One history. Returns how many requests were told `done`.
+/// Runs one history. Returns how many requests were answered `done`.
 async fn run(seed: u64) -> u32 {
     let (server, connections) = start(seed);
     let expiring = spawn_local(expire(Arc::clone(&server)));
@@ -355,7 +355,7 @@ async fn run(seed: u64) -> u32 {
     for client in clients {
         client.await.unwrap();
     }
-    // What was sent arrives, and what that began expires.
+    // Messages that were sent arrive, and leases that they begin expire.
     sleep(Duration::from_millis(2 * DELAY_MS_MAX + 2 * TTL_MS)).await;
     for message in world.messages.take() {
         message.await.unwrap();
@@ -385,5 +385,5 @@ fn no_more_believe_than_may_hold() {
         Ok(())
     };
     TestRunner::new(config()).run(&any::<u64>().no_shrink(), history).unwrap();
-    assert!(done.get() > 0, "none was told done");
+    assert!(done.get() > 0, "no request was answered done");
 }
