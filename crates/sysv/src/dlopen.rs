@@ -34,7 +34,7 @@ extern "C" fn missing() -> *mut c_void {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dlopen() {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]

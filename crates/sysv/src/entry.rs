@@ -20,7 +20,7 @@ use crate::signals::Shield;
 use crate::{ids, message, next};
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn semget(key: key_t, nsems: c_int, flags: c_int) -> c_int {
     guarded(libc::ENOMEM, || {
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn semget(key: key_t, nsems: c_int, flags: c_int) -> c_int
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int {
     guarded(libc::EIDRM, || match settings_for(set)? {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn semop(set: c_int, operations: *mut sembuf, count: size_
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn semtimedop(
     set: c_int,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn semtimedop(
 /// program passed none, so it is used only for commands that have one.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn semctl(set: c_int, number: c_int, command: c_int, argument: *mut c_void) -> c_int {
     guarded(libc::EIDRM, || {

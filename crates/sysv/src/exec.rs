@@ -32,7 +32,7 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: List, envp: List) -> 
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: List) -> c_int {
     // SAFETY: the arguments are those of the program; the environment is the program's.
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: List) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: List, envp: List) ->
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: List) -> c_int {
     // SAFETY: the arguments are those of the program; the environment is the program's.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: List) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(descriptor: c_int, argv: List, envp: List) -> c_int {
     // SAFETY: the arguments are those of the program.
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn fexecve(descriptor: c_int, argv: List, envp: List) -> c
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the function of the C library.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
@@ -210,7 +210,7 @@ unsafe fn lines_of(list: List) -> impl Iterator<Item = *const c_char> {
 macro_rules! listed {
     ($($name:ident => $target:ident;)*) => {$(
         /// # Safety
-        /// As the C library's.
+        /// The same as for the function of the C library.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -235,7 +235,7 @@ macro_rules! listed {
         }
 
         /// # Safety
-        /// As the C library's.
+        /// The same as for the function of the C library.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[cfg_attr(not(test), unsafe(no_mangle))]
