@@ -27,8 +27,8 @@ struct Entry {
     object: ObjectRef,
     held: BTreeSet<GrantId>,
     queue: BTreeSet<GrantId>,
-    /// The highest id that a grant of the name got instead of the id under which it had waited. Such a waiter has an id of an
-    /// earlier run, or comes after one that has.
+    /// The highest id that a grant of the name got instead of the id under which it had waited. A waiter gets another id if its
+    /// own is of an earlier run, or is lower than this one.
     renumbered_up_to: GrantId,
     /// The waiters of single flights.
     shared: BTreeSet<GrantId>,

@@ -61,7 +61,7 @@ impl Watch {
         WATCH_BYTES + 2 * name.len()
     }
 
-    /// Returns whether one more event would be kept: the reader keeps up.
+    /// Returns whether there is room for one more event, because the reader keeps up.
     pub(super) fn has_room(&self) -> bool {
         self.mailbox.has_room()
     }
