@@ -410,7 +410,7 @@ impl Shares {
     /// the limit of which the client has used up its share.
     pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
         self.refused.add(1);
-        if self.refusals.begins(client.key(), limit) {
+        if self.refusals.must_log(client.key(), limit) {
             warn!(
                 client = %client.socket().ip(),
                 limit,

@@ -57,8 +57,8 @@ pub enum RestoreError {
     /// The store cannot be written.
     #[error("the records cannot be written: {0}")]
     Commit(#[from] CommitError),
-    /// The thread that stores cannot be started.
-    #[error("the thread that stores cannot be started: {0}")]
+    /// The thread of the store cannot be started.
+    #[error("the thread of the store cannot be started: {0}")]
     Thread(io::Error),
 }
 
@@ -203,7 +203,7 @@ impl Writer {
             // ends, and the next one restores what is on disk. The hook that the daemon sets has logged the panic.
             let written = catch_unwind(AssertUnwindSafe(|| write(&server, &mut storage, &its_bell)));
             if written.is_err() {
-                error!("the thread that stores has panicked, so the server ends; please report this");
+                error!("the thread of the store has panicked, so the server ends; please report this");
                 std::process::abort();
             }
         };

@@ -1,6 +1,6 @@
-//! Limits what clients cause in the log, so that they cannot fill it. Of a client's refusals for one reason, the log
-//! has the first, and again the first after a minute without any; of other warnings, one every 10 s. The statistics
-//! count every occurrence.
+//! Limits the warnings that clients can cause, so that they cannot fill the log. The refusals of a client for one reason
+//! are logged once, and again after a minute without any; other warnings, once every 10 s. The statistics count every
+//! occurrence.
 //!
 //! Invariant: the memory is bounded, however many clients are refused.
 
@@ -66,7 +66,7 @@ impl Throttle {
     }
 }
 
-/// The refusals that clients had recently, by reason.
+/// The recent refusals of clients, by reason.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     recent: Recent<(ClientKey, String)>,
@@ -77,7 +77,7 @@ pub(super) struct RefusalLog {
 impl RefusalLog {
     /// Notes that a client is refused. Returns whether to log it: if it is the client's first refusal for this reason
     /// in a while, or every 10 s if there is no room to remember it.
-    pub(super) fn begins(&self, client: ClientKey, reason: &str) -> bool {
+    pub(super) fn must_log(&self, client: ClientKey, reason: &str) -> bool {
         match self.recent.see((client, reason.to_owned())) {
             Some(before) => before == 0,
             None if self.further.permits() => {
@@ -170,22 +170,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_log_has_the_first_of_a_client_s_refusals() {
         let log = RefusalLog::default();
-        let begins = |client, reason| log.begins(ClientKey([client; 16]), reason);
-        assert!(begins(1, "sessions"));
-        assert!(begins(1, "watches"));
-        assert!(begins(2, "sessions"));
+        let is_logged = |client, reason| log.must_log(ClientKey([client; 16]), reason);
+        assert!(is_logged(1, "sessions"));
+        assert!(is_logged(1, "watches"));
+        assert!(is_logged(2, "sessions"));
         advance(QUIET / 2).await;
-        assert!(!begins(1, "sessions"));
+        assert!(!is_logged(1, "sessions"));
         advance(QUIET / 2).await;
-        assert!(!begins(1, "sessions"));
+        assert!(!is_logged(1, "sessions"));
         advance(QUIET).await;
-        assert!(begins(1, "sessions"));
+        assert!(is_logged(1, "sessions"));
         for client in 0..=u8::MAX {
-            begins(client, "sessions");
+            is_logged(client, "sessions");
         }
-        assert!(begins(2, "connections"), "one of those that are not remembered");
-        assert!(!begins(3, "connections"));
+        assert!(is_logged(2, "connections"), "one of those that are not remembered");
+        assert!(!is_logged(3, "connections"));
         advance(QUIET).await;
-        assert!(begins(3, "connections"));
+        assert!(is_logged(3, "connections"));
     }
 }

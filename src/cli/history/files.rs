@@ -72,7 +72,7 @@ struct OpenFile {
     text: Option<Box<dyn BufRead>>,
     /// The process that decompresses the file.
     gzip: Option<Child>,
-    /// The number of lines that are not those of a history.
+    /// The number of lines that are not lines of a history.
     unusable: u64,
 }
 
@@ -158,7 +158,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns a message about what cannot be used of the file, which has ended or failed with this error.
+    /// Returns a message about the part of the file that cannot be used, after its end or this error.
     fn problem(&mut self, error: Option<io::Error>) -> Option<String> {
         let path = self.path.display();
         let is_broken =

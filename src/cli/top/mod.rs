@@ -2,8 +2,8 @@
 //!
 //! [`reader`](self::reader) makes a [`Snapshot`](reader::Snapshot) from the server's answers, `model` has what is shown
 //! and what keys do, and `view` makes lines of it. `model` and `view` need neither a server nor a terminal. This file
-//! handles the terminal, keys, signals, and the time of the next update. However the program ends, even by a panic or a
-//! signal, it restores the terminal, and so it does while it is stopped.
+//! handles the terminal, keys, signals, and the time of the next update. The terminal is restored when the program ends, even
+//! by a panic or a signal, and while it is stopped.
 
 mod model;
 mod reader;

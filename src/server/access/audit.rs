@@ -127,8 +127,8 @@ impl Audit {
         });
     }
 
-    /// Notes that a client is denied something. Returns whether this has a line: only the first after a minute without
-    /// any has; the others are counted.
+    /// Notes that a client is denied something. Returns whether to write a line about it: only about the first denial
+    /// after a minute without any. The others are counted.
     fn note_denial(&self, client: &Client, reason: &'static str) -> bool {
         let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);

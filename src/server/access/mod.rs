@@ -112,7 +112,7 @@ impl Access {
         reason: &str,
     ) {
         self.refused.add(1);
-        if self.refusals.begins(client.address.key(), reason) {
+        if self.refusals.must_log(client.address.key(), reason) {
             let identity = identity.map(tracing::field::display);
             warn!(%client, identity, operation, reason, "a client is refused: Not permitted");
         }
