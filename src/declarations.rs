@@ -161,7 +161,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns what the step does, in one word.
+    /// Returns the change that the step makes, in one word.
     pub(crate) fn change(&self) -> &'static str {
         match self {
             Self::Unchanged(_) => "unchanged",

@@ -1,4 +1,4 @@
-//! What clients may do: rights, the tokens that prove them, and the names in certificates.
+//! The rights of clients, the tokens that prove them, and the names in certificates.
 //!
 //! The server decides by these types, the configuration has them in its rules, and `signalbox token` edits the file of
 //! tokens. Nothing here knows clients, connections or requests. Only `file` does I/O.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What a process has used until one moment.
+/// The CPU time and the memory of a process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time of all threads that have not ended, from the scheduler's nanosecond accounting. The present time slice of
@@ -32,7 +32,7 @@ impl ProcessError {
 }
 
 impl Usage {
-    /// Reads what the process with this id has used until now.
+    /// Reads the present usage of the process with this id.
     pub fn of(pid: u32) -> Result<Self, ProcessError> {
         let read = || Ok(Self { cpu: cpu(pid)?, resident_bytes: resident_bytes(pid)? });
         read().map_err(|source| ProcessError { pid, source })

@@ -1,4 +1,4 @@
-//! All nodes of a cluster as one of them has read them, since when each has sent no new heartbeat, and the thread that
+//! All nodes of a cluster as one of them has read them, with the age of each one's last heartbeat; and the thread that
 //! reads them.
 //!
 //! A new leader learns from them which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
@@ -69,7 +69,7 @@ pub struct RelayWait {
     open_nodes: Option<Vec<String>>,
 }
 
-/// What a new leader knows about the relays of earlier epochs.
+/// The state of the relays of earlier epochs, as far as a new leader knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OldRelays {
     /// They may be open.
@@ -214,7 +214,7 @@ impl RelayWait {
         Self { term, this, lease_duration, deadline, open_nodes: None }
     }
 
-    /// Returns what is known about the relays of earlier epochs after the last read.
+    /// Returns the state of the relays of earlier epochs as of the last read.
     pub fn check(&mut self, members: &Members, now: BootTime) -> OldRelays {
         if let Some(nodes) = members.with_open_relays(self.term, &self.this, self.lease_duration, now) {
             self.open_nodes = Some(nodes);

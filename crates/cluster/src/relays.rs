@@ -298,7 +298,7 @@ impl RelayTerm {
 }
 
 impl Relay {
-    /// Whether bytes may be forwarded. To be checked before each write to either side.
+    /// Returns whether bytes may be forwarded. Check this before each write to either side.
     pub fn may_forward(&self) -> bool {
         !self.relays.0.fence.is_past() && !self.term.over.is_cancelled()
     }

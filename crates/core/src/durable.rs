@@ -109,12 +109,12 @@ pub struct DeclarationRecord {
     /// again since then, this concerns grants with ids below `created`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub evicted_grace_ms: Option<u32>,
-    /// What is out of service; nothing while it is being removed.
+    /// The parts that are out of service; none while it is being removed.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub service: Service,
 }
 
-/// What an administrator has taken out of service for a while. It is not part of the declaration.
+/// The parts of a semaphore that an administrator has taken out of service for a while. They are not part of the declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Service {

@@ -12,7 +12,7 @@ use signalbox_model::{GrantEnd, GrantId, Namespace, SessionId, UnixMilliseconds}
 /// An entry of the history.
 #[derive(Clone, Debug)]
 pub struct HistoryEntry<'a> {
-    /// What happened to which grant, and when.
+    /// The event, its grant and its time.
     pub head: HistoryHead,
     /// The address of the session's client; for a leased session, of the client that was attached last. `None`: not
     /// known.
@@ -40,7 +40,7 @@ pub struct HistoryHead {
     pub is_durable: bool,
 }
 
-/// What happened to a grant.
+/// An event of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryEvent {
     /// It was made.
@@ -57,7 +57,7 @@ pub enum HistoryEvent {
     },
 }
 
-/// What a grant holds of one name.
+/// The resources of one name that a grant holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryPart<'a> {
     /// The namespace of the name.

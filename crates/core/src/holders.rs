@@ -122,7 +122,7 @@ impl Holders {
         }
     }
 
-    /// Adds the holding of a session that has none.
+    /// Adds the holding of a session that does not have one yet.
     #[inline(always)]
     pub(super) fn add(&mut self, session: ConnectionId, holding: Holding) {
         if self.first.is_none() {

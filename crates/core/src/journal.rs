@@ -150,7 +150,7 @@ impl<T> Journal<T> {
         self.in_flight.as_mut()?.on_commit.pop_front()
     }
 
-    /// Ends the batch in flight if its commit has no further consequences. Returns whether it has none.
+    /// Ends the batch in flight unless its commit has further consequences. Returns whether none are left.
     pub(super) fn finish_batch(&mut self) -> bool {
         let is_done = self.in_flight.as_ref().is_none_or(|in_flight| in_flight.on_commit.is_empty());
         if is_done {
@@ -219,7 +219,7 @@ impl BatchLimit {
 
 /// The owner of a journal: the ledger or the semaphore sets.
 pub(super) trait Journaled {
-    /// What happens when a change is committed.
+    /// The effect of the commit of a change.
     type Then;
 
     fn journal(&mut self) -> &mut Journal<Self::Then>;

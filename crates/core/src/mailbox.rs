@@ -74,7 +74,7 @@ pub struct Mailbox {
     is_closed: AtomicBool,
     /// Whether the rules of access control have changed since [`Mailbox::take_new_rules`].
     has_new_rules: AtomicBool,
-    /// The address of the connection's client, for listings and revocations; `None`: it has none.
+    /// The address of the connection's client, for listings and revocations; `None`: it has no address.
     client: Option<SocketAddr>,
 }
 

@@ -4,7 +4,7 @@
 //! collecting a name holds the write lock. So a name cannot be collected between a lookup and an acquire.
 //!
 //! The functions on the path of a plain Acquire or Release are always inlined, here and in `session`, `object` and
-//! `holders`. They have other callers too, because of which the compiler would not inline them, and a request would
+//! `holders`. The compiler would not inline them by itself, because they have other callers too, and a request would then
 //! take a tenth more instructions.
 //!
 //! There are many small shards, so that visiting a whole shard (Dump, sweep) is a small amount of work.

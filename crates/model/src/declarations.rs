@@ -16,7 +16,7 @@ pub struct Declaration<'a> {
 }
 
 codes! {
-    /// What Declare does with a semaphore that is declared already (`docs/protocol.md`, "Declare").
+    /// The effect of Declare on a semaphore that is declared already (`docs/protocol.md`, "Declare").
     pub enum IfExists: u8 {
         /// The request fails with `AlreadyExists`.
         Fail = 0,
@@ -51,7 +51,7 @@ pub enum ServiceChange {
     SlotIn(u16),
 }
 
-/// What Remove does if the semaphore is held (`docs/protocol.md`, "Remove").
+/// The effect of Remove on a semaphore that is held (`docs/protocol.md`, "Remove").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// The request fails with `InUse`.
@@ -65,7 +65,7 @@ pub enum Removal {
     },
 }
 
-/// What AwaitIdle waits for (`docs/protocol.md`, "AwaitIdle").
+/// The condition that AwaitIdle waits for (`docs/protocol.md`, "AwaitIdle").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// At most this many resources of the name are in use.

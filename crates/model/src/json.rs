@@ -13,12 +13,12 @@ use crate::{Generation, GrantId, PlaceKey, RequestId, SessionKey, from_hex, hex}
 pub mod decimal {
     use super::*;
 
-    #[expect(missing_docs, reason = "as serde has it")]
+    #[expect(missing_docs, reason = "part of the interface of serde")]
     pub fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(number)
     }
 
-    #[expect(missing_docs, reason = "as serde has it")]
+    #[expect(missing_docs, reason = "part of the interface of serde")]
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         text.parse().map_err(|_| D::Error::custom(format!("\"{text}\" is not an unsigned 64-bit number")))
@@ -88,14 +88,14 @@ macro_rules! texts {
                 hex: Option<String>,
             }
 
-            #[expect(missing_docs, reason = "as serde has it")]
+            #[expect(missing_docs, reason = "part of the interface of serde")]
             pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
                 let text = str::from_utf8(bytes).ok().filter(|text| !text.chars().any(char::is_control));
                 let hex = text.is_none().then(|| hex(bytes));
                 Text { $module: text.map(Cow::Borrowed), hex }.serialize(serializer)
             }
 
-            #[expect(missing_docs, reason = "as serde has it")]
+            #[expect(missing_docs, reason = "part of the interface of serde")]
             pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<[u8]>, D::Error> {
                 const NAME: &str = stringify!($module);
                 let bytes = match Text::deserialize(deserializer)? {

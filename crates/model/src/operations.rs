@@ -15,7 +15,7 @@ use crate::{
 pub enum Operation<'a> {
     /// Declares semaphores, all or none: at least one, with different names ("Declare").
     Declare {
-        /// What happens to semaphores that are declared already.
+        /// The effect on semaphores that are declared already.
         if_exists: IfExists,
         /// The semaphores to declare.
         declarations: Vec<Declaration<'a>>,
@@ -33,7 +33,7 @@ pub enum Operation<'a> {
     Remove {
         /// The name of the semaphore.
         name: &'a [u8],
-        /// What happens if the semaphore is held.
+        /// The effect if the semaphore is held.
         how: Removal,
         /// The generation that the semaphore must have; `None`: any.
         expected: Option<Generation>,
@@ -56,7 +56,7 @@ pub enum Operation<'a> {
     Cancel(Cancellation),
     /// Revokes what clients hold ("Revoke", "RevokeClient" and "RevokeIdentity").
     Revoke {
-        /// What is revoked.
+        /// The grant or the sessions to revoke.
         what: Revocation<'a>,
         /// The grace period, during which the holders keep what they hold.
         grace: Milliseconds,
@@ -72,7 +72,7 @@ pub enum Cancellation {
     Session(SessionId),
 }
 
-/// What an administrator revokes.
+/// The grant or the sessions that an administrator revokes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation<'a> {
     /// One grant.
@@ -103,7 +103,7 @@ impl Revocation<'_> {
 pub enum Target<'a> {
     /// The whole server.
     Server,
-    /// Whatever the client names later.
+    /// Anything that the client may name later.
     Anywhere,
     /// One name.
     Name(Namespace, &'a [u8]),
@@ -231,7 +231,7 @@ impl fmt::Display for Grace {
     }
 }
 
-/// What an operation has changed.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// It is done.

@@ -32,7 +32,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What the state is and what to do: the end of a message that begins with what was requested.
+            /// The state and the advice: the end of a message that begins with the request.
             pub fn advice(self) -> &'static str {
                 match self {
                     $(Self::$variant => $advice,)*
@@ -334,7 +334,7 @@ impl Limit {
 /// A limit that a request would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReachedLimit {
-    /// What is limited.
+    /// The limit.
     pub limit: Limit,
     /// The value of the limit when it refused the request; for memory, in bytes.
     pub max: u64,

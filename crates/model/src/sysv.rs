@@ -143,7 +143,7 @@ pub struct Caller {
 pub struct Operation {
     /// The number of the semaphore in its set.
     pub number: u16,
-    /// What is added to the value; 0 waits until the value is 0.
+    /// The number that is added to the value; 0 waits until the value is 0.
     pub change: i16,
     /// [`IPC_NOWAIT`] and [`SEM_UNDO`].
     pub flags: u16,

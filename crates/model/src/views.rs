@@ -244,7 +244,7 @@ pub fn kind_of_session(kind: SessionKind) -> &'static str {
 /// A System V semaphore set.
 #[derive(Debug, Serialize)]
 pub struct Set {
-    /// The key in hexadecimal digits; `None`: the set has none.
+    /// The key in hexadecimal digits; `None`: the set has no key.
     pub key: Option<String>,
     id: i32,
     uid: u32,
@@ -285,7 +285,7 @@ impl Set {
     }
 }
 
-/// The key of a set; `None`: it has none.
+/// The key of a set; `None`: it has no key.
 pub fn key_of(stat: &SetStat) -> Option<String> {
     (stat.key != IPC_PRIVATE).then(|| format!("{:#010x}", stat.key))
 }

@@ -35,12 +35,12 @@ pub(super) enum FlushMark {
     Damaged,
 }
 
-/// Whether the engine must refuse a file whose current commit cannot be read, if the file has a mark.
+/// The commit of a marked file that the engine may use if the current one cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Yes: it is damaged.
+    /// None: the file is refused as damaged.
     CurrentCommit,
-    /// No: the engine uses the older commit, to save what can be saved.
+    /// The older one, to save what can be saved.
     AnyCommit,
 }
 
