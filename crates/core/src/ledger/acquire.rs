@@ -116,8 +116,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// Marks the work of a grant's single flight as done: the present waiters for its names are told so. Fails with
-    /// [`Refusal::NotShared`] if the grant does not belong to a single flight.
+    /// Marks the work of a grant's single flight as done, so that the present waiters for its names are refused with
+    /// [`Refusal::Done`]. Fails with [`Refusal::NotShared`] if the grant does not belong to a single flight.
     pub(super) fn set_done(&mut self, id: GrantId) -> Result<(), Refusal> {
         let Self { grants, queues, backlog, counts, .. } = self;
         let parts = grants.existing(id).parts();
@@ -178,7 +178,7 @@ impl Ledger {
         // A request that does not wait has no place.
         let place = self.proven_place(presented.filter(|_| queueing.wait_ms > 0), &grant);
         if place.is_some() {
-            // It was in the queue before.
+            // The request was in the queue before the restart, so it is not refused because the queue is long.
             queueing.queue_max = u32::MAX;
         }
         let id = match self.allocate_id(session, place) {
@@ -209,7 +209,8 @@ impl Ledger {
         outcome
     }
 
-    /// The id of a new waiter: its proven place, or a new one.
+    /// Returns the id of a new waiter: its proven place, or a new id. Refuses a waiter beyond the session's limit of
+    /// grants.
     fn allocate_id(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
         self.check_open()?;
         if self.sessions.existing(session).grant_count() >= self.limits.grants_max {
@@ -219,7 +220,8 @@ impl Ledger {
         place.map_or_else(|| self.next_id().map(GrantId), Ok)
     }
 
-    /// Counts a request that a connection has repeated with a place, valid or not.
+    /// Counts a request that a connection has repeated with a place, valid or not. The last one that was announced may
+    /// end the reconnect window.
     pub(super) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         // A connection that has no session has no place either.
         let Ok(session) = self.sessions.acting(connection) else { return };

@@ -3,7 +3,8 @@
 //! An operation puts its consequences here: a queue to serve, waiters to refuse, holders to evict. A step takes tasks
 //! of one kind until its budget is used up; a task that is not finished goes back to the front.
 //!
-//! Invariant: as long as a task is here, [`Backlog::due`] says so, and the server takes another step.
+//! Invariant: as long as there are tasks, [`Backlog::due`] returns when the next one is due, so that the server runs
+//! another step then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,7 +47,7 @@ pub(super) enum Task {
     TellDone(NameRef),
     /// The head of the queue may fit.
     ServeQueue(NameRef),
-    /// Less of the name is in use, and the ledger waits for that.
+    /// Less of the name is in use, and an AwaitIdle request or a removal waits for that.
     UsageDropped(NameRef),
     /// The grace period of these connections is over: those that still hold the object are disconnected.
     Disconnect(ObjectRef, VecDeque<ConnectionId>),
@@ -62,7 +63,7 @@ pub(super) struct RefuseWaiters {
     pub(super) object: ObjectRef,
     /// The last waiter that was visited.
     pub(super) after: Option<GrantId>,
-    /// Waiters with lower ids wait for a semaphore that was removed, whatever was declared under its name since.
+    /// Waiters with lower ids wait for a semaphore that was removed, even if its name was declared again since.
     pub(super) removed: Option<GrantId>,
 }
 
@@ -74,9 +75,9 @@ pub(super) struct Eviction {
     pub(super) at: MonotonicMs,
     /// The last grant that was visited.
     pub(super) after: Option<GrantId>,
-    /// Grants with lower ids are of the removed semaphore, whatever was declared under its name since.
+    /// Grants with lower ids are of the removed semaphore, even if its name was declared again since.
     pub(super) removed: GrantId,
-    /// Connections that held it by plain Acquires. Only their end takes it from them.
+    /// Connections that held the semaphore by plain Acquires. They lose it only when they end.
     pub(super) plain: std::vec::IntoIter<ConnectionId>,
 }
 
@@ -169,7 +170,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Adds a task after the others of its kind.
+    /// Adds a task after the others of its kind, unless the last of them is the same.
     pub(super) fn push(&mut self, task: Task) {
         let tasks = &mut self.ready[task.kind() as usize];
         // Many holders often leave the same name one after the other.

@@ -43,8 +43,8 @@ pub enum CommitOutcome {
 impl Core {
     /// Keeps a journal of changes for a store from now on; `taker` is woken when there are some. The server calls
     /// this when everything is restored, and [`Self::begin_serving`] when the first batch is stored. Places of waiting
-    /// requests are proven with `key`, which is stored, unless a key was restored. Without a key, requests are told no
-    /// places.
+    /// requests are proven with `key`, which is stored, unless a key was restored. Without a key, clients are not told
+    /// their places.
     pub fn keep_journal(&self, taker: Waker, key: Option<PlaceKey>) {
         self.sysv().keep_journal(taker.clone());
         let ledger = &mut *self.ledger();
@@ -112,10 +112,10 @@ impl Core {
             Attachment::To(session) => Some(session),
             Attachment::None | Attachment::Lost => None,
         };
-        let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
+        let is_for_mailbox = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
         let mut sessions = attached.into_iter().chain([connection.session()]);
         sessions.any(|session| {
-            ledger.pending_replies_of(session).filter_map(|pending| pending.to.as_ref()).any(is_its)
+            ledger.pending_replies_of(session).filter_map(|pending| pending.to.as_ref()).any(is_for_mailbox)
         })
     }
 }
@@ -177,7 +177,7 @@ impl Ledger {
     }
 
     fn reply_committed(&mut self, session: SessionId, request: RequestId) {
-        // The grant of the request, or its session, ended before the commit, and it was answered then.
+        // The grant of the request, or its session, ended before the commit, and the request was answered then.
         let Some(pending) = self.pending_replies.remove(&(session, request)) else { return };
         let granted = match &pending.reply {
             CachedReply::Granted(granted) => Some(granted.grant),
@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     fn reply_not_committed(&mut self, session: SessionId, request: RequestId, context: LedgerContext<'_>) {
-        // The grant of the request, or its session, has ended since, and it was answered then.
+        // The grant of the request, or its session, has ended since, and the request was answered then.
         let Some(mut pending) = self.pending_replies.remove(&(session, request)) else { return };
         let (grant, refusal) = match &pending.reply {
             CachedReply::Granted(granted) => (Some(granted.grant), Some(Refusal::NotStored)),

@@ -31,7 +31,7 @@ pub enum CheckedNames {
 }
 
 impl Core {
-    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
+    /// Attaches a connection to a leased session. Another connection that was attached is informed and detached.
     /// `repetitions` is the number of requests that the client announces to repeat with their places in queues. The
     /// caller renews the lease.
     pub fn attach(
@@ -213,8 +213,8 @@ impl Ledger {
         self.journal.on_commit(OnCommit::Opened(session));
     }
 
-    /// If the opening of a session is not stored yet, this request gets the answer, and the earlier one is canceled. Returns
-    /// whether it was not stored yet.
+    /// Directs the answer to the opening of a session to this request, and cancels the earlier one. Returns `false`, and
+    /// changes nothing, if the opening is stored already.
     pub(super) fn redirect_opening(
         &mut self,
         (connection, token): (ConnectionId, Token),
@@ -311,7 +311,7 @@ impl Ledger {
                 self.counts.limited += 1;
                 return Err(refusal);
             };
-            // It may have got a reply since, or be ending already.
+            // The session may have cached a reply since, or be ending already.
             if self.sessions.existing(unused).is_unused() {
                 self.counts.expired_sessions += 1;
                 self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);

@@ -19,7 +19,7 @@ pub(super) struct Declarations(BTreeMap<Box<[u8]>, Entry>);
 struct Entry {
     object: ObjectRef,
     declaration: DeclarationRecord,
-    /// The generation of the last change that has taken effect: changes up to it are over.
+    /// The generation of the last change that has taken effect. No earlier change takes effect after it.
     effective: u64,
     /// The capacity that is in effect; `None`: no declaration has taken effect, or a removal has.
     capacity: Option<u32>,
@@ -112,7 +112,7 @@ impl DeclarationRecord {
 
     /// Refuses a request to change a semaphore of the configuration, or one that expects another generation.
     pub(super) fn check_change(&self, expected: Option<Generation>) -> Result<(), Refusal> {
-        // A semaphore that the configuration no longer declares is being removed, and may be removed sooner.
+        // A semaphore that the configuration no longer declares is being removed, and a request may remove it sooner.
         if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }

@@ -203,7 +203,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The objects of names that will be declared, all or none.
+    /// Finds or creates the objects of names that will be declared, all or none.
     fn objects_to_declare(
         &self,
         wanted: &[Declaration<'_>],
@@ -217,7 +217,7 @@ impl Ledger {
         Ok(objects)
     }
 
-    /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, because a
+    /// Finds or creates the object of a name that will be declared. The object counts as declared from now on, because a
     /// sweep may collect unused objects at any moment.
     fn object_to_declare(
         &self,
@@ -332,7 +332,7 @@ impl Ledger {
                     let capacity = object.capacity().filter(|_| !is_unused && !after.numbered);
                     object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()), Withheld::NOTHING);
                 }
-                // It is not in use. Slot numbers and capacity change together, so that every slot has a number.
+                // The semaphore is not in use. Slot numbers and capacity change together, so that every slot has a number.
                 Some(was_numbered) if was_numbered != after.numbered && !is_closed => {
                     let is_paused = object.withheld() == Withheld::ALL;
                     let withheld = self.slots.withheld(object, is_paused, after.usable());
@@ -341,7 +341,7 @@ impl Ledger {
                     self.backlog.serve_later(SEMAPHORES, object);
                     self.alarm.ring(Due::Now);
                 }
-                // A closed semaphore stays closed until this is committed.
+                // The object stays as it is until the change is committed.
                 Some(_) => {}
             }
         }

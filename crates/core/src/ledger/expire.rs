@@ -17,7 +17,7 @@ impl Core {
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
-    /// When something is due next. `sleeper` is woken once if something comes due earlier.
+    /// Returns when something is due next. `sleeper` is woken once if something comes due earlier.
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
         let due = {
             let ledger = &mut *self.ledger();
@@ -33,7 +33,8 @@ impl Core {
         self.ledger().announce(Notice::Moved(()));
     }
 
-    /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
+    /// From now on, refuses new grants, sessions and waits. Answers the requests that wait, in steps. Returns whether there
+    /// is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
         self.sysv().shut_down(now) | self.ledger().shut_down(self.context(now.unix))
     }
@@ -48,7 +49,7 @@ impl Ledger {
         self.time_out_idle_waits(now);
         self.expire_sessions(now, context);
         self.run_backlog(context);
-        // Evictions are steps of `evict`, which the server takes in turn with these.
+        // Evictions are left out: the server runs their steps by `Core::evict`, in turn with these.
         self.backlog.has_any_of(&TIMELESS_KINDS) || self.next_timeout().is_some_and(|due| due <= Due::At(now))
     }
 
@@ -116,8 +117,8 @@ impl Ledger {
         }
     }
 
-    /// Refuses requests that would wait from now on, and answers those that wait, in steps. Returns whether there is more
-    /// to do.
+    /// From now on, refuses new grants, sessions and waits. Announces that, and answers the requests that wait, in steps.
+    /// Returns whether there is more to do.
     fn shut_down(&mut self, context: LedgerContext<'_>) -> bool {
         if self.shut_down_up_to.is_none() {
             self.announce(Notice::ShuttingDown);

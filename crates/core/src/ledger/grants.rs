@@ -54,7 +54,7 @@ pub struct Permitted {
 }
 
 impl Permitted {
-    /// The kinds of which `may` is true.
+    /// The kinds for which `may` is true.
     pub fn of(may: impl Fn(Namespace) -> bool) -> Self {
         Self { counter: may(Namespace::Counters), semaphore: may(Namespace::Semaphores) }
     }
@@ -113,7 +113,7 @@ const _: () =
 /// The size of a grant with its entries in the tables of the ledger and the cached reply to its request, in bytes, rounded up.
 const GRANT_BYTES: usize = 512;
 
-/// Nearly every grant is of one name, whose part needs no allocation.
+/// The names of a grant. Nearly every grant has one, whose part needs no allocation.
 #[derive(Debug)]
 enum Parts {
     One(Part),
@@ -443,12 +443,12 @@ impl Grants {
         Some(grant)
     }
 
-    /// A grant that a client names.
+    /// The grant with this id, if there is one: a client may name any id.
     pub(super) fn get(&self, id: GrantId) -> Option<&Grant> {
         self.all.get(&id).map(AsRef::as_ref)
     }
 
-    /// A grant that a queue, a session or a caller refers to.
+    /// The grant with this id, which exists because a queue, a session or the caller refers to it.
     pub(super) fn existing(&self, id: GrantId) -> &Grant {
         match self.all.get(&id) {
             Some(grant) => grant,

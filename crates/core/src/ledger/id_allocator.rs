@@ -6,8 +6,8 @@
 use signalbox_model::Refusal;
 
 /// The number of ids that are reserved at a time. The reservation is extended when half of it is left, which is more
-/// than can be allocated while a store fails. A server starts above the Unix time in milliseconds times 2^20, so this
-/// is about a minute of clock time.
+/// than can be allocated while a store fails. A server starts above the Unix time in milliseconds times 2^20, so a
+/// reservation reaches about a minute ahead of the clock.
 const RESERVATION: u64 = 1 << 36;
 
 #[derive(Debug, Default)]

@@ -201,7 +201,7 @@ impl Core {
         ledger.sessions.existing_mut(session).set_keyed();
         let call = Call { connection, ids: only(request), token };
         if let Some(reply) = ledger.find_reply(connection, call.ids)?.1 {
-            // The message about its outcome goes to this connection from now on.
+            // If the request waits, the message about its outcome goes to this connection from now on.
             ledger.answer_again(session, reply, RequestKind::Grant, call, now.monotonic);
         }
         Ok(())

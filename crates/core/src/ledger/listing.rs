@@ -538,8 +538,8 @@ impl Ledger {
         }
     }
 
-    /// The entry for the session of a connection. The ledger need not have it: a plain client has no label and no
-    /// grants.
+    /// The entry for the session of a connection. The ledger need not have the session: a plain client has no label and
+    /// no grants.
     fn listed_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
         let Connected { connection, client, opened } = connected;
         let state = self.sessions.get(connection.session());

@@ -282,8 +282,8 @@ impl Core {
 
 impl Ledger {
     /// Runs a step of an eviction. Grants are revoked. Connections that hold by plain Acquires are informed; those
-    /// that still hold when the grace period is over are returned, because only their end takes the semaphore from
-    /// them. `None`: there is nothing to do now.
+    /// that still hold when the grace period is over are returned, so that the caller closes them. `None`: there is
+    /// nothing to do now.
     fn evict_some(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> Option<Vec<ConnectionId>> {
         self.backlog.wake_delayed(now);
         if let Some(Task::Disconnect(object, mut connections)) = self.backlog.pop(TaskKind::Disconnect) {

@@ -6,8 +6,8 @@
 //! requested, so a client can neither choose a place nor use one for another request. The key is a record of the store.
 //!
 //! After a start that has restored sessions, a reconnect window is open. While it is open, a name whose head was
-//! repeated grants nothing, because requests that were before that head may still come. It ends when its time is over,
-//! or when every restored session has attached and has repeated as many requests as it announced, or has ended. The
+//! repeated grants nothing, because requests that were before that head may still come. The window ends when its time is
+//! over, or when every restored session has attached and has repeated as many requests as it announced, or has ended. The
 //! states of a restored session in the window:
 //!
 //! | state | next |
@@ -36,19 +36,19 @@ use signalbox_model::{GrantId, Namespace, PlaceKey, PlaceProof, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// `None`: no place is told, because none would survive.
+    /// `None`: clients are not told their places, which would not survive a restart.
     key: Option<PlaceKey>,
     /// All ids of earlier runs are at most this one, and all ids of this run are above it.
     earlier: GrantId,
     /// The longest time for which the window is open after a start, in milliseconds; 0: it does not open.
     window_ms: u32,
     window: Option<Window>,
-    /// Whether a waiter of this run was repeated: only then do ids of grants need a comparison.
+    /// Whether a waiter of this run has a place of an earlier run: only then can a grant get an id that is not its place.
     has_repeated: bool,
 }
 
-/// The purpose of a keyed hash that is not a proof of a place. Unlike proofs, these hashes are never shown to a client,
-/// and the input of a proof is longer than that of a session's key.
+/// The purpose of a keyed hash that is not a proof of a place. A client cannot pass one off as the other: these hashes
+/// are never shown to a client, and the input of a proof is longer than that of a session's key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// The key of a session.
@@ -100,7 +100,7 @@ impl Places {
         self.earlier = earlier;
         let awaited: BTreeMap<_, _> = sessions.map(|session| (session, Awaited::Away)).collect();
         let window_ms = self.window_ms.min(ttl_max_ms);
-        // Without a key, no place was told.
+        // Without a key, no client was told a place.
         if self.key.is_none() || awaited.is_empty() || window_ms == 0 {
             return None;
         }
@@ -135,7 +135,7 @@ impl Places {
         }
     }
 
-    /// Notes that a session has repeated a request.
+    /// Notes that a session has repeated one of the requests that it announced.
     pub(super) fn repeated(&mut self, session: SessionId) {
         let Some(window) = &mut self.window else { return };
         if let Some(Awaited::Returning(missing)) = window.awaited.get_mut(&session) {
@@ -172,11 +172,11 @@ impl Places {
 
     /// Returns whether a name is served when the window ends.
     pub(super) fn will_serve(&self, name: &NameRef) -> bool {
-        let is_it = |other: &NameRef| other.namespace == name.namespace && other.object == name.object;
-        self.window.as_ref().is_some_and(|window| window.held_back.iter().any(is_it))
+        let is_same = |other: &NameRef| other.namespace == name.namespace && other.object == name.object;
+        self.window.as_ref().is_some_and(|window| window.held_back.iter().any(is_same))
     }
 
-    /// Notes that a waiter was repeated.
+    /// Notes that a waiter has a place of an earlier run.
     pub(super) fn note_repetition(&mut self) {
         self.has_repeated = true;
     }

@@ -1,8 +1,8 @@
 //! The waiters and the grants of each name.
 //!
 //! Invariants: a queue is in the order of ids (invariant 3 of `docs/design.md`); an id is among the waiters or the grants
-//! of a name, never both; an object is marked as queued exactly while its queue has a waiter; a name has an entry exactly
-//! while it has a waiter or a grant; the heads are the first waiters of all queues.
+//! of a name, never both; an object is marked as queued if and only if its queue has a waiter; a name has an entry if and
+//! only if it has a waiter or a grant; the heads are the first waiters of all queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -23,8 +23,8 @@ impl Ledger {
         }
     }
 
-    /// Stores a leased session that the store does not have yet, in the same unit as what needs it. Returns whether it
-    /// stored it.
+    /// Stores a leased session that the store does not have yet, in the same unit as the change that depends on it.
+    /// Returns whether the session was new to the store.
     pub(super) fn store_unstored(&mut self, session: SessionId, now: MonotonicMs) -> bool {
         let is_new = self.journal.has_store() && self.sessions.existing_mut(session).take_unstored();
         if is_new {

@@ -71,8 +71,8 @@ impl Ledger {
         self.alarm.ring(Due::Now);
     }
 
-    /// Lets the backlog evict the holders of a semaphore at this time: grants with ids below `removed`, and connections
-    /// that hold it by plain Acquires.
+    /// Lets the backlog evict the holders of a semaphore, whose grace period ends at `at`: grants with ids below `removed`,
+    /// and connections that hold the semaphore by plain Acquires.
     fn evict_later(&mut self, object: &ObjectRef, at: MonotonicMs, removed: GrantId) {
         let plain: Vec<_> = object.holdings().into_iter().map(|(connection, _)| connection).collect();
         let (object, plain) = (object.clone(), plain.into_iter());

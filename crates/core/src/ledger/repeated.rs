@@ -36,7 +36,7 @@ impl Ledger {
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
             && self.place_proof(id, grant).is_some_and(|own| own == proof);
-        // A place belongs to one waiter. The removal of a semaphore has ended the wait for it.
+        // A place belongs to one waiter. If a semaphore was removed since, that has ended the wait for it.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
         if place.is_some() {
@@ -79,7 +79,7 @@ impl Ledger {
         is_complete
     }
 
-    /// Puts the queues that were held back into the backlog.
+    /// Ends the window: the queues that were held back go into the backlog.
     fn end_window(&mut self) {
         for NameRef { namespace, object } in self.places.close_window() {
             self.backlog.serve_later(namespace, &object);

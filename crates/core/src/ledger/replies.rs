@@ -78,7 +78,8 @@ impl Ledger {
         Executed { outcome: self.answer(session, reply, is_durable, call, now), is_change }
     }
 
-    /// The session that a request is for, and the reply if the request was made before.
+    /// Returns the session that a request is for, and the reply if the request was made before. Forgets the replies that
+    /// the client no longer needs.
     pub(super) fn find_reply(
         &mut self,
         connection: ConnectionId,

@@ -16,7 +16,7 @@ use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
 use signalbox_model::GrantId;
 
-/// A higher reservation would soon leave no ids, so no server has made one.
+/// The highest reservation that a server can have made: above it, there would soon be no ids left.
 const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
 
 impl Core {

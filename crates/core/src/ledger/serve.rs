@@ -139,7 +139,7 @@ impl Ledger {
         }
         let waiting = self.queues.waiting(namespace, object);
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
-        // In the reconnect window, a waiter that was ahead of it may still return.
+        // In the reconnect window, a waiter that was ahead of this one may still return.
         let is_first = is_first && !self.places.is_held_back(id);
         let position = queue_position(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
         let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
@@ -171,7 +171,7 @@ impl Ledger {
         object.refusal(claim).or_else(no_such_slot)
     }
 
-    /// Returns whether a semaphore will not have a slot unless it is changed.
+    /// Returns whether a semaphore does not have this slot, and will not have it until the semaphore is changed.
     pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
         match object.lifecycle() {
             // Until the removal is committed, nothing is refused because of it.
@@ -399,7 +399,7 @@ fn queue_position(
     };
     match joined {
         Ok(()) => Ok(queued),
-        // It may be granted at once, but not wait.
+        // The request may be granted at once, but not wait.
         Err(_) if is_first => Ok(QueuePosition::Immediate),
         Err(refusal) => Err(refusal),
     }
@@ -421,7 +421,7 @@ impl Ledger {
             self.release_part(id, part, context);
             self.publish_part(id, grant.session, part, EventKind::Left);
         }
-        // The waiter is in a queue only if the name that it lacks has an object; it may be refused before.
+        // A waiter that is refused before its next name has an object is in no queue.
         if let Some(part) = grant.awaited()
             && let Some((namespace, object)) = part.object()
         {

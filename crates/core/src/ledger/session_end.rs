@@ -11,7 +11,7 @@ use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
 /// The work of ending a session, besides its grants. Work is counted in names: releasing a grant of one name is 1.
 const SESSION_WORK: usize = 2;
 
-/// Dropping this many cached replies is 1 of work.
+/// The number of cached replies that are dropped for 1 of work.
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
@@ -80,8 +80,8 @@ impl Ledger {
         (grants, work + dropped.min(STEP_GRANTS))
     }
 
-    /// Deletes the record of a leased session that has nothing left. The client that closed it is answered when that is
-    /// committed.
+    /// Deletes the record of a leased session that has nothing left. The client that closed it is answered when the
+    /// deletion is committed.
     fn forget_leased(&mut self, session: SessionId, refusal: Refusal) {
         if !self.is_durable(session) || !self.sessions.existing(session).is_stored() {
             return;
@@ -118,9 +118,9 @@ impl Ledger {
         }
     }
 
-    /// Detaches a connection from its leased session, if it is attached. Its waiting requests keep their places, but
-    /// their answers no longer go to this connection, which gets the refusal for each now. `None`: the connection has
-    /// ended.
+    /// Detaches a connection from its leased session, if it is attached. The session's waiting requests keep their
+    /// places, but the connection gets the refusal for each of them now, and will not get their answers. `None`: the
+    /// connection has ended.
     pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
         let Some(session) = self.sessions.detach(connection) else { return };
         self.disconnect_pending_replies(session, refusal);

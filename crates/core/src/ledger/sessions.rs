@@ -1,7 +1,7 @@
 //! All sessions: those of connections that use the ledger, and leased ones, to which connections attach.
 //!
-//! Invariants: an attachment is symmetric: a connection is attached to a leased session exactly if that session has this
-//! connection; a session has at most one deadline, which its state contains; a leased session that is not ending has one;
+//! Invariants: an attachment is symmetric: a connection is attached to a leased session if and only if that session has
+//! this connection; a session has at most one deadline, which its state contains; a leased session that is not ending has one;
 //! `leased` and `by_key` contain all leased sessions.
 
 mod state;
@@ -230,7 +230,7 @@ impl Sessions {
         }
     }
 
-    /// A session that a client names.
+    /// The session with this id, if there is one: a client may name any id.
     pub(super) fn get(&self, session: SessionId) -> Option<&SessionState> {
         self.all.get(&session).map(AsRef::as_ref)
     }
@@ -240,7 +240,7 @@ impl Sessions {
         self.all.get_mut(&session).map(AsMut::as_mut)
     }
 
-    /// The session of a grant or of a request that was accepted.
+    /// The session with this id, which exists because it has a grant, or because one of its requests was accepted.
     pub(super) fn existing(&self, session: SessionId) -> &SessionState {
         match self.all.get(&session) {
             Some(state) => state,
@@ -370,7 +370,8 @@ impl Sessions {
         }
     }
 
-    /// Detaches a connection from its leased session, and returns that. Afterwards its requests are for its own session.
+    /// Detaches a connection from its leased session, which is returned. The connection's requests are for its own session
+    /// from now on.
     pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<SessionId> {
         let attachment = self.attachment(connection);
         self.set_attachment(connection, Attachment::None);
@@ -534,7 +535,7 @@ impl Sessions {
         }
         let leased = self.iter().filter(|(_, state)| state.lease().is_some()).map(|(session, _)| session);
         if !leased.eq(self.leased.iter().copied()) {
-            return Err("a leased session is not among them, or one that ended is".to_owned());
+            return Err("a leased session is missing in `leased`, or one that ended is there".to_owned());
         }
         Ok(())
     }

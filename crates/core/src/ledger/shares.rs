@@ -16,8 +16,8 @@ use crate::state::Core;
 use signalbox_model::{ConnectionId, GrantId, Limit, Refusal, SessionId};
 
 impl Core {
-    /// Returns whether the client of a connection has used up its share of sessions: another one then replaces one of
-    /// them, or is refused.
+    /// Returns whether the client of a connection has used up its share of sessions: the next session that it opens
+    /// replaces one that it does not use, or is refused.
     pub fn has_reached_session_share(&self, connection: ConnectionId) -> bool {
         let ledger = &*self.ledger();
         ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
@@ -25,8 +25,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// Checks a session that was detached, or lost a grant. If nothing is lost with it now, it may end to make room for
-    /// another one.
+    /// Notes that a session that was detached or lost a grant may end to make room for another one, if nothing would be
+    /// lost with it.
     pub(super) fn note_if_unused(&mut self, session: SessionId) {
         let state = self.sessions.existing(session);
         if state.is_unused() {
@@ -109,7 +109,7 @@ impl Ledger {
         check_limit(Limit::Watches, limit, self.watches.len(), own)
     }
 
-    /// Checks that the counts are those of everything that clients have, and that every unused session is found.
+    /// Checks that the counts are those of everything that clients have, and that `clients` lists every unused session.
     pub(super) fn check_clients(&self) -> Result<(), String> {
         let sessions = self.sessions.iter().map(|(session, state)| {
             let watches = self.watches.ids_of(session.connection()).len();
@@ -122,7 +122,8 @@ impl Ledger {
         let unused = |(session, state): (SessionId, &SessionState)| {
             state.is_unused().then_some((state.owner()?, session))
         };
-        // A request that detaches its own session gets its reply afterwards, so some may be used again.
+        // `clients` may list others too: a request that detaches its own session has its reply cached afterwards, so the
+        // session is in use again.
         let lost = self.sessions.iter().filter_map(unused).find(|unused| !found.contains(unused));
         lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
     }

@@ -36,7 +36,7 @@ struct Slots {
 }
 
 impl SlotTables {
-    /// Sets whether the resources of a semaphore are numbered slots. Slots that are taken stay.
+    /// Sets whether the resources of a semaphore are numbered slots. If they were before, taken slots stay taken.
     pub(super) fn set_numbered(&mut self, object: &ObjectRef, is_numbered: bool) {
         if is_numbered {
             self.0.entry(object.address()).or_default();

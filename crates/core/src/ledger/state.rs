@@ -30,13 +30,13 @@ use signalbox_model::{GrantId, Namespace, Refusal, RequestId, SessionId, UnixSec
 /// Limits of the ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerLimits {
-    /// Most leased sessions.
+    /// The most leased sessions.
     pub sessions_max: usize,
-    /// Most grants and waiters of one session.
+    /// The most grants and waiters of one session.
     pub grants_max: usize,
-    /// Most waiters of one name, and most requests that wait until it is idle.
+    /// The most waiters of one name, and the most requests that wait until it is idle.
     pub waiters_max: usize,
-    /// Most watches.
+    /// The most watches.
     pub watches_max: usize,
     /// Once it is used up, no session, grant, waiter, watch or declaration is added.
     pub memory: MemoryLimit,

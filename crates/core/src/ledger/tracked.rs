@@ -8,7 +8,7 @@ use crate::state::Core;
 use signalbox_model::{ConnectionId, EventKind, Namespace, Refusal, UnixSeconds};
 
 impl Core {
-    /// A plain Acquire of a tracked name.
+    /// Executes a plain Acquire of a tracked name.
     #[cold]
     pub(crate) fn acquire_tracked(
         &self,
@@ -37,7 +37,7 @@ impl Core {
         done
     }
 
-    /// A plain Release of a tracked name.
+    /// Executes a plain Release of a tracked name.
     #[cold]
     pub(crate) fn release_tracked(
         &self,

@@ -138,13 +138,13 @@ impl Ledger {
         Shown::Done
     }
 
-    /// Sets whether new names of a namespace are tracked: as long as it has a watch.
+    /// Lets the registry of a namespace track new names while the namespace has a watch.
     fn update_registry(&self, namespace: Namespace, context: LedgerContext<'_>) {
         context.registry(namespace).set_watched(self.watches.has_any_in(namespace));
     }
 }
 
-/// Informing this many watches is as much work as one name of a grant.
+/// The number of watches that are informed for the work of one name of a grant.
 const WATCHES_OF_WORK: usize = 8;
 
 impl Ledger {
