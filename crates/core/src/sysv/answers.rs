@@ -45,11 +45,12 @@ pub(super) fn send(reply_to: Option<ReplyTo>, result: Result<SetAnswer, Errno>) 
 }
 
 impl Sysv {
-    /// The process that a request is for, and the reply if the request was made before.
+    /// Returns the process that a request is for, and the reply if the request was made before. Forgets the replies that
+    /// the client no longer needs.
     pub(super) fn find_reply(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
         let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
         let found = self.processes.change(process, |acting| {
-            // The process announced that it would replace its program (exec). As it sends a call, it has not.
+            // A process that announced that it would replace its program (exec) has not done so if it sends a call.
             acting.grace_ms = None;
             let forgotten = &mut acting.forgotten;
             let forget = |request, reply: Reply| {
@@ -163,7 +164,8 @@ impl Sysv {
         Some(ReplyTo { mailbox: Arc::clone(mailbox), token: call.token })
     }
 
-    /// Completes the waiting calls that a change made possible. A unit has the changes and the results of some of them.
+    /// Completes the waiting calls that a change made possible. If there are many, their changes and results are stored in
+    /// several units.
     pub(super) fn complete(&mut self, id: SetId, mut completion: Completion, now: Moment) {
         let mut is_changed = false;
         while let Some(set) = self.sets.get_mut(id)

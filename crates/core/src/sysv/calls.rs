@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
-    /// `None`: forever. If a limit does not let it wait, the second value has the refusal with the limit.
+    /// `None`: forever. If a limit prevents the wait, the call fails with ENOMEM, and the second value says which limit.
     pub fn sem_op(
         &self,
         call: SysvCall,
@@ -127,7 +127,7 @@ impl Core {
                 Ok((SetAnswer::Done, is_durable))
             });
             match changed {
-                Some(Some(removed)) => sysv.dismiss(set, removed),
+                Some(Some(removed)) => sysv.clean_up_removed(set, removed),
                 Some(None) if !matches!(command, SetCommand::SetOwnership(_)) => {
                     sysv.complete_after(set, None, now);
                 }
@@ -152,12 +152,12 @@ impl Core {
         let sysv = &mut *self.sysv();
         let Some((process, mailbox)) = sysv.processes.acting(connection) else { return false };
         let Some(acting) = sysv.processes.get(process) else { return false };
-        let is_its = |waiter: &Waiter| {
+        let is_of_request = |waiter: &Waiter| {
             let reply_to = waiter.reply_to.as_ref();
             reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
         };
         let found = acting.waiting().values().copied().find(|(set, waiter_id)| {
-            sysv.sets.get(*set).and_then(|set| set.waiters.get(*waiter_id)).is_some_and(is_its)
+            sysv.sets.get(*set).and_then(|set| set.waiters.get(*waiter_id)).is_some_and(is_of_request)
         });
         let Some((set, waiter_id)) = found else { return false };
         sysv.fail(set, waiter_id, Errno::Intr, now);
@@ -238,7 +238,7 @@ impl Sysv {
         }
     }
 
-    /// Lets a call wait.
+    /// Adds a call to those that wait for its set. Fails if the call may not wait.
     fn wait(
         &mut self,
         call: SysvCall,
@@ -252,7 +252,7 @@ impl Sysv {
             return Err(Errno::Again.into());
         }
         let is_durable = self.is_durable(id);
-        // A call on a durable set is repeated to the next server.
+        // A call on a durable set may still wait: the client repeats it to the next server.
         if self.is_shutting_down && !is_durable {
             return Err(Errno::IdRm.into());
         }
@@ -292,7 +292,7 @@ impl Sysv {
         Ok(())
     }
 
-    /// Makes a change. The caller completes the calls that wait for it. Returns the set if it was removed.
+    /// Changes a set. The caller completes the calls that the change made possible. Returns the set if it was removed.
     fn change(
         &mut self,
         caller: Caller,

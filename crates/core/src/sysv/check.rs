@@ -95,7 +95,7 @@ impl Sysv {
             }
             let (waits_for, need) = waiter.waits_for();
             let is_possible = match waits_for {
-                // It may wait for earlier calls.
+                // In the order of arrival, a call that is possible may have to wait for earlier ones.
                 WaitsFor::Growth(_) if set.order == Order::Fifo => false,
                 WaitsFor::Growth(number) => set.values.value(number) >= need,
                 WaitsFor::Value(number, _) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {

@@ -101,7 +101,7 @@ impl Sysv {
         !is_last
     }
 
-    /// Removes a set, which the caller then passes to [`Self::dismiss`].
+    /// Removes a set, which the caller then passes to [`Self::clean_up_removed`].
     pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
         let set = self.sets.remove(id)?;
         if set.is_durable {
@@ -111,7 +111,7 @@ impl Sysv {
     }
 
     /// Fails the calls that wait for a removed set with EIDRM, and deletes its adjustments.
-    pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
+    pub(super) fn clean_up_removed(&mut self, id: SetId, mut set: Set) {
         while let Some(waiter_id) = set.waiters.first()
             && let Some(waiter) = set.waiters.remove(waiter_id)
         {
@@ -149,7 +149,7 @@ impl Sysv {
         timeout.into_iter().chain(end).min().map(Due::At)
     }
 
-    /// When something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
+    /// Returns when something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
     pub(crate) fn next_due(&mut self, sleeper: &Waker) -> Option<Due> {
         let due = self.next_deadline();
         self.alarm.set(due, sleeper.clone());

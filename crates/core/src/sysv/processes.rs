@@ -46,7 +46,8 @@ pub(super) struct Process {
     pub(super) adjusts: BTreeMap<u64, SetId>,
     /// Whether the store has it, because it has used a durable set.
     pub(super) is_stored: bool,
-    /// Requests whose results the client no longer needs and the store still has: the next change deletes them.
+    /// Requests whose results the client no longer needs and the store still has. They are deleted when the next result is
+    /// stored.
     pub(super) forgotten: Vec<RequestId>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Done {
     pub(super) is_stored: bool,
 }
 
-/// The call whose result is sent on commit.
+/// A call whose result is sent on commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(super) process: ProcessId,
@@ -179,7 +180,7 @@ impl Process {
 }
 
 impl Processes {
-    /// The number of the next process.
+    /// Allocates the number of a new process.
     pub(super) fn next_id(&mut self) -> ProcessId {
         self.last += 1;
         ProcessId(self.last)
@@ -241,8 +242,8 @@ impl Processes {
         }
     }
 
-    /// Detaches a connection, and returns the process that it was attached to. If that has no connection left, the caller
-    /// sets a deadline or ends it.
+    /// Detaches a connection, and returns the process that it was attached to. If the process has no connection left, the
+    /// caller sets a deadline or ends the process.
     pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<ProcessId> {
         let Attached { process: id, .. } = self.attached.remove(&connection)?;
         if let Some(process) = self.all.get_mut(&id) {
@@ -333,7 +334,7 @@ impl Processes {
         self.clients.pop_unused(client)
     }
 
-    /// The first process that is due to end.
+    /// The first deadline, and the process that ends then.
     pub(super) fn first_deadline(&self) -> Option<(MonotonicMs, ProcessId)> {
         self.deadlines.first().copied()
     }

@@ -1,8 +1,8 @@
 //! One set: its owner, and which waiting calls a change completes.
 //!
 //! Waiting calls are retried in the kernel's order: first those that wait for 0, then those that alter values, each in
-//! the order in which they came. A call that cannot be performed yet delays no other, unless the set is in the order of
-//! arrival: there, a call takes nothing from a semaphore that an earlier call waits to take from.
+//! the order in which they came. A call that cannot be performed yet delays no other, unless the set keeps the order of
+//! arrival (FIFO): there, a call takes nothing from a semaphore that an earlier call waits to take from.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -133,8 +133,8 @@ impl Set {
         Ok(())
     }
 
-    /// Performs the operations of a call at once if that is possible. The caller then begins their
-    /// [`Self::completion`].
+    /// Performs the operations of a call at once if that is possible. The caller then completes the calls that they made
+    /// possible ([`Self::completion`]).
     pub(super) fn operate(
         &mut self,
         process: ProcessId,
@@ -193,7 +193,8 @@ impl Set {
         completion
     }
 
-    /// Begins to complete the calls that waited for a call that has left, which happens only in the order of arrival.
+    /// Begins to complete the calls that waited for a call that has left. Only in the order of arrival do calls wait for
+    /// others.
     pub(super) fn completion_after_leaving(&self, left: &[Operation]) -> Completion {
         let mut completion = Completion::default();
         if self.order == Order::Fifo {

@@ -17,15 +17,15 @@ use signalbox_model::sysv::SetId;
 /// Limits of sets and processes.
 #[derive(Clone, Copy, Debug)]
 pub struct SysvLimits {
-    /// Most processes.
+    /// The most processes.
     pub processes_max: usize,
-    /// Most sets (SEMMNI).
+    /// The most sets (SEMMNI).
     pub sets_max: usize,
-    /// Most semaphores of all sets together (SEMMNS).
+    /// The most semaphores of all sets together (SEMMNS).
     pub semaphores_max: u64,
-    /// Most calls that wait for one set.
+    /// The most calls that wait for one set.
     pub waiters_max: usize,
-    /// Past it, no process, set, waiting call or adjustment is added.
+    /// Once it is used up, no process, set, waiting call or adjustment is added.
     pub memory: MemoryLimit,
     /// How much of the processes, and of the calls that wait for a set, one client may have.
     pub client_share: ClientShare,

@@ -50,7 +50,7 @@ impl Sysv {
     }
 
     fn send_held(&mut self, Held { process, request }: Held) {
-        // The process has ended, or its client needs no result.
+        // The process may have ended, or its client may no longer need the result.
         let Some(acting) = self.processes.get(process) else { return };
         let Some(Reply::Storing(done, reply_to)) = acting.log.get(request).cloned() else { return };
         let result = done.result.clone();
@@ -59,7 +59,8 @@ impl Sysv {
     }
 }
 
-/// Records. Each of these does nothing for sets that are not durable, and for processes that have used none.
+/// Records. Each method that stores or deletes does nothing for a set that is not durable, or for a process that has used
+/// no durable set.
 impl Sysv {
     /// Returns whether a new set with this key is durable.
     pub(super) fn makes_durable(&self, key: i32) -> bool {
@@ -121,8 +122,8 @@ impl Sysv {
         self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
     }
 
-    /// Stores that a process no longer has adjustments of a set, because they were applied. `is_last`: it has no
-    /// adjustments of other sets either.
+    /// Stores that a process that is ending no longer has adjustments of a set, because they were applied. `is_last`: it
+    /// has no adjustments of other sets either; otherwise, its record says from now on that its end has begun.
     pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
         if !self.is_durable(id) {
             return;

@@ -25,8 +25,8 @@ pub(super) struct Values {
     semaphores: Box<[SemaphoreRecord]>,
     /// For each process that used SEM_UNDO, what its end adds to each value.
     adjustments: BTreeMap<ProcessId, Box<[i16]>>,
-    /// The number of clearances (SETVAL and SETALL). Each semaphore has the number of its last one, so that no record
-    /// of adjustments has to be changed.
+    /// The number of clearances (SETVAL and SETALL). Each semaphore has the number of its last one, so that a
+    /// clearance changes no records of adjustments.
     clearances: u64,
     /// How many calls of [`Self::perform`] there were.
     #[cfg(test)]
@@ -116,8 +116,9 @@ impl Values {
         is_new
     }
 
-    /// Performs the operations in their order, or none of them. Every number is one of the set, and the process has
-    /// adjustments if an operation is undone. Nothing can be taken from semaphores that are `reserved`.
+    /// Performs the operations in their order, or none of them. The caller has checked that all their semaphores exist,
+    /// and has added adjustments of the process if its end undoes an operation. Nothing can be taken from semaphores that
+    /// are `reserved`.
     pub(super) fn perform(
         &mut self,
         process: ProcessId,
@@ -129,7 +130,7 @@ impl Values {
         {
             self.performed += 1;
         }
-        // A process that undoes nothing has no adjustments to look for.
+        // Adjustments change only if the end of the process undoes an operation.
         let undoes = undoes(operations);
         let mut adjustments = if undoes { self.adjustments.get_mut(&process) } else { None };
         for (index, operation) in operations.iter().enumerate() {
@@ -211,7 +212,7 @@ pub(super) fn undoes(operations: &[Operation]) -> bool {
     operations.iter().any(|operation| operation.is_undone())
 }
 
-/// Performs one operation. If it cannot be performed, nothing has changed.
+/// Performs one operation, or returns why it cannot be performed; then nothing has changed.
 fn perform_one(
     semaphores: &mut [SemaphoreRecord],
     adjustments: Option<&mut Box<[i16]>>,

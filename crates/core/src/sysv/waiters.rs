@@ -83,7 +83,7 @@ pub(super) struct Waiters {
     queues: BTreeMap<(WaitsFor, WaiterId), u16>,
     /// The lowest of these values of each block of a queue.
     least: BTreeMap<(WaitsFor, u64), u16>,
-    /// The number of operations of all calls with several.
+    /// The number of operations of all calls with several operations.
     many_operations: usize,
 }
 
@@ -214,7 +214,7 @@ impl Waiters {
         }
     }
 
-    /// The number of operations of all waiting calls with several.
+    /// The number of operations of all calls with several operations.
     pub(super) fn many_operations(&self) -> usize {
         self.many_operations
     }
@@ -239,7 +239,7 @@ impl Waiters {
         self.in_list(List::ManyAlter)
     }
 
-    /// The semaphores whose growth calls wait for; some may occur twice.
+    /// The semaphores with calls that wait for a higher value; some may occur twice.
     pub(super) fn grow(&self) -> impl Iterator<Item = u16> {
         let blocks = self.least.range((WaitsFor::Growth(0), 0)..=(WaitsFor::Growth(u16::MAX), u64::MAX));
         blocks.filter_map(
