@@ -5,8 +5,7 @@
 //! grants, and the reasons why the object is tracked. An empty rare state is freed by the next sweep and not at once,
 //! so that a contended name does not allocate again and again.
 //!
-//! Invariants: no holding has zero resources; the tag of `TaggedIndex` is set exactly while the rare state is not
-//! empty.
+//! Invariants: no holding has zero resources; the tag of `TaggedIndex` is set if and only if the rare state is not empty.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

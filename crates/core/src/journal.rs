@@ -1,7 +1,7 @@
 //! A queue of changes for a store: what is pending, and the one batch that is in flight.
 //!
-//! Changes come in **units**: a store has all changes of a unit, or none. With the changes the journal keeps, in the
-//! same order, what happens when they are committed. It knows nothing about either: the ledger (`ledger/commit.rs`) and
+//! Changes come in **units**: a store has all changes of a unit, or none. Besides the changes, the journal keeps,
+//! in the same order, what happens when they are committed. It interprets neither: the ledger (`ledger/commit.rs`) and
 //! the semaphore sets (`sysv/storing.rs`) have a journal each, and complete their batches.
 //!
 //! A batch that could not be committed stays as it is, and is taken again before anything else. So it makes no
@@ -115,7 +115,8 @@ impl<T> Journal<T> {
         self.current.changes.len() >= UNIT_MAX.changes / 4 || self.current.bytes >= UNIT_MAX.bytes / 4
     }
 
-    /// Wakes the taker if there is something to take. The taker asks by itself after each batch.
+    /// Wakes the taker if there is something to take, unless a batch is in flight: the taker asks by itself after each
+    /// batch.
     pub(super) fn wake_taker(&self) {
         if let Some(taker) = self.taker.as_ref().filter(|_| self.in_flight.is_none() && !self.is_idle()) {
             taker.wake_by_ref();

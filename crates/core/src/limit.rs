@@ -114,7 +114,7 @@ impl ClientShare {
     /// Returns whether a client that has `own` of a resource gets no more, while all clients together have `in_use` of
     /// it.
     pub fn is_exhausted(self, max: usize, in_use: usize, own: usize) -> bool {
-        // First, because it is seldom true, and the share costs a division.
+        // Checked first, because half of a resource is seldom in use, and the share costs a division.
         if in_use < max.div_ceil(2) {
             return false;
         }

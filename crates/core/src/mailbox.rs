@@ -19,7 +19,7 @@ use signalbox_model::{Event, EventKind, Namespace, Notice, Refusal};
 /// The most events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
 
-/// Further events are also dropped once the names of these have this many bytes.
+/// The limit of the bytes of the names of the events that wait, above which further events are dropped, too.
 const NAME_BYTES_MAX: usize = 1 << 20;
 
 /// A message for a connection.
@@ -72,7 +72,7 @@ pub struct Mailbox {
     is_filled: AtomicBool,
     /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
-    /// Whether the rules of access control have changed since [`Mailbox::take_new_rules`].
+    /// Whether the rules of access control have changed since the last call of [`Mailbox::take_new_rules`].
     has_new_rules: AtomicBool,
     /// The address of the connection's client, for listings and revocations; `None`: it has no address.
     client: Option<SocketAddr>,

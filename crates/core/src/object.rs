@@ -120,7 +120,7 @@ impl ObjectRef {
         interval: Interval,
     ) -> Result<Option<HandleIndex>, PlainError> {
         let mut state = lock(&self.0.state);
-        state.check_open()?;
+        state.check_untracked()?;
         Ok(state.acquire(self, claim, session, interval)?)
     }
 
@@ -146,7 +146,7 @@ impl ObjectRef {
             return Ok(None);
         }
         let mut state = lock(&self.0.state);
-        state.check_open()?;
+        state.check_untracked()?;
         Ok(state.release(resources, session, interval)?)
     }
 
@@ -163,7 +163,7 @@ impl ObjectRef {
     /// Releases everything that an ended session holds. The session has dropped its handle of the object already.
     pub(super) fn release_all(&self, session: ConnectionId, interval: Interval) -> Result<(), PlainError> {
         let mut state = lock(&self.0.state);
-        state.check_open()?;
+        state.check_untracked()?;
         state.release_all(session, interval);
         Ok(())
     }
@@ -444,7 +444,7 @@ pub(super) enum Granting {
 impl State {
     /// Fails if plain operations on this name must go through the ledger.
     #[inline(always)]
-    fn check_open(&self) -> Result<(), PlainError> {
+    fn check_untracked(&self) -> Result<(), PlainError> {
         if self.holders.tracking().is_any() { Err(PlainError::NeedsLedger) } else { Ok(()) }
     }
 

@@ -4,8 +4,8 @@
 //! collecting a name holds the write lock. So a name cannot be collected between a lookup and an acquire.
 //!
 //! The functions on the path of a plain Acquire or Release are always inlined, here and in `session`, `object` and
-//! `holders`. The compiler would not inline them by itself, because they have other callers too, and a request would then
-//! take a tenth more instructions.
+//! `holders`. Since they have other callers too, the compiler would not inline them by itself, and a request would take
+//! a tenth more instructions.
 //!
 //! There are many small shards, so that visiting a whole shard (Dump, sweep) is a small amount of work.
 
@@ -23,11 +23,11 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{DashMap, Entry};
 use signalbox_model::{Namespace, Refusal};
 
-/// With this many shards and a million names, the handles of one shard are copied in about 70 µs. More shards would
-/// cost every operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
+/// The number of shards. With a million names, the handles of one shard are copied in about 70 µs. More shards would cost
+/// every operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
 const SHARDS: usize = 2048;
 
-/// A table is shrunk when its capacity exceeds this multiple of its length.
+/// The ratio of a table's capacity to its length above which the table is shrunk.
 const SPARSE: usize = 4;
 
 /// Limits of a namespace.
@@ -223,8 +223,8 @@ impl Registry {
         Ok(visit(found.key()))
     }
 
-    /// The object of this name, which is created if it does not exist. The limit of names does not apply: every name
-    /// that existed before the process started is restored.
+    /// Returns the object of this name, which is created if it does not exist. The limit of names does not apply: every
+    /// name that existed before the process started is restored.
     pub(super) fn restore(
         &self,
         namespace: Namespace,

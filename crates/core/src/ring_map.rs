@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 use std::mem;
 
-/// The memory of this many entries is not freed, so that a small map does not allocate again and again.
+/// The number of entries whose memory is not freed, so that a small map does not allocate again and again.
 const SPARE_ENTRIES: usize = 64;
 
 /// A map in a ring buffer of entries that are sorted by key. Changes at the front and at the back take constant time.

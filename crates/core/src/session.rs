@@ -6,7 +6,7 @@
 //!
 //! A session has one owner, so it needs no lock. Ending a session consumes it, so nothing can be acquired afterwards.
 //!
-//! Invariant: an index refers to a handle exactly while the session has a holding in the object.
+//! Invariant: an index refers to a handle if and only if the session has a holding in the object.
 
 use crate::holders::HandleIndex;
 use crate::invariant::invariant;

@@ -127,23 +127,23 @@ pub struct NameCursor {
 }
 
 impl Core {
-    /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a different time; a name that is
+    /// Begins to list the names of a namespace (`counter.md`, "Dump"). Each name is read at a different time; a name that is
     /// created or collected during the Dump may be listed or not.
     pub fn dump(&self, namespace: Namespace) -> Dump {
         Dump { namespace, visit: Visit::default() }
     }
 
-    /// Visits all names of a namespace with their queues. Like [`Self::dump`], it is not a snapshot.
+    /// Begins to visit all names of a namespace with their queues. Like [`Self::dump`], this is not a snapshot.
     pub fn survey(&self, namespace: Namespace) -> Survey {
         Survey { namespace, visit: Visit::default() }
     }
 
-    /// Removes the names that nothing refers to (invariant 6).
+    /// Begins to remove the names that nothing refers to (invariant 6).
     pub fn sweep(&self, namespace: Namespace) -> Sweep<'_> {
         Sweep { core: self, namespace, visit: Visit::default(), visited: 0, collected: 0 }
     }
 
-    /// Checks invariant 1 name by name, at any time.
+    /// Begins to check invariant 1 name by name. The check may run at any time.
     pub fn check(&self, namespace: Namespace) -> Check<'_> {
         Check { core: self, namespace, visit: Visit::default(), checked: 0 }
     }
