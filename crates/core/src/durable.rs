@@ -109,12 +109,13 @@ pub struct DeclarationRecord {
     /// again since then, this concerns grants with ids below `created`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub evicted_grace_ms: Option<u32>,
-    /// The parts that are out of service; none while it is being removed.
+    /// The pause and the slots that are out of service; neither while the semaphore is being removed.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub service: Service,
 }
 
-/// The parts of a semaphore that an administrator has taken out of service for a while. They are not part of the declaration.
+/// The temporary changes by an administrator: a pause, and slots that are out of service. They are not part of the
+/// declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Service {

@@ -12,7 +12,7 @@ use signalbox_model::{GrantEnd, GrantId, Namespace, SessionId, UnixMilliseconds}
 /// An entry of the history.
 #[derive(Clone, Debug)]
 pub struct HistoryEntry<'a> {
-    /// The event, its grant and its time.
+    /// The event, with its grant and its time.
     pub head: HistoryHead,
     /// The address of the session's client; for a leased session, of the client that was attached last. `None`: not
     /// known.
@@ -28,7 +28,7 @@ pub struct HistoryEntry<'a> {
 /// The event of an entry, with its grant and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryHead {
-    /// What happened.
+    /// The event.
     pub event: HistoryEvent,
     /// When it happened.
     pub time: UnixMilliseconds,
@@ -40,7 +40,7 @@ pub struct HistoryHead {
     pub is_durable: bool,
 }
 
-/// An event of a grant.
+/// The beginning or the end of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryEvent {
     /// It was made.
@@ -57,7 +57,7 @@ pub enum HistoryEvent {
     },
 }
 
-/// The resources of one name that a grant holds.
+/// The resources that a grant holds of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryPart<'a> {
     /// The namespace of the name.

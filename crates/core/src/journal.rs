@@ -1,7 +1,7 @@
 //! A queue of changes for a store: what is pending, and the one batch that is in flight.
 //!
 //! Changes come in **units**: a store has all changes of a unit, or none. Besides the changes, the journal keeps,
-//! in the same order, what happens when they are committed. It interprets neither: the ledger (`ledger/commit.rs`) and
+//! in the same order, the consequences of their commit. It interprets neither: the ledger (`ledger/commit.rs`) and
 //! the semaphore sets (`sysv/storing.rs`) have a journal each, and complete their batches.
 //!
 //! A batch that could not be committed stays as it is, and is taken again before anything else. So it makes no
@@ -21,7 +21,7 @@ use std::task::Waker;
 /// The limit of a unit: what etcd accepts in one transaction.
 pub(super) const UNIT_MAX: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
 
-/// A queue of changes, with a `T` for each thing that happens on commit. Without a store, it stays empty.
+/// A queue of changes, with a `T` for each consequence of their commit. Without a store, it stays empty.
 #[derive(Debug)]
 pub(super) struct Journal<T> {
     /// Woken when there is something to take and no batch is in flight; `None`: there is no store.
@@ -90,7 +90,7 @@ impl<T> Journal<T> {
         self.wake_taker();
     }
 
-    /// Adds what happens when everything so far is committed. Requires a store.
+    /// Adds a consequence of the commit of everything so far. Requires a store.
     pub(super) fn on_commit(&mut self, then: T) {
         self.current.on_commit.push(then);
         self.wake_taker();
@@ -151,7 +151,7 @@ impl<T> Journal<T> {
         self.in_flight.as_mut()?.on_commit.pop_front()
     }
 
-    /// Ends the batch in flight unless its commit has further consequences. Returns whether none are left.
+    /// Ends the batch in flight if its commit has no further consequences. Returns whether no batch is in flight.
     pub(super) fn finish_batch(&mut self) -> bool {
         let is_done = self.in_flight.as_ref().is_none_or(|in_flight| in_flight.on_commit.is_empty());
         if is_done {
@@ -220,7 +220,7 @@ impl BatchLimit {
 
 /// The owner of a journal: the ledger or the semaphore sets.
 pub(super) trait Journaled {
-    /// The effect of the commit of a change.
+    /// A consequence of a commit.
     type Then;
 
     fn journal(&mut self) -> &mut Journal<Self::Then>;

@@ -38,7 +38,7 @@ pub(super) struct RequestLog<R> {
     replies: RingMap<RequestId, R>,
     /// Replies to lower requests that the client may still repeat: it cannot wait for them before it raises the floor.
     late: BTreeMap<RequestId, R>,
-    /// Those in `late` that are answered now.
+    /// The requests in `late` that are answered now.
     answered: BTreeSet<RequestId>,
     /// The memory of all replies.
     bytes: usize,

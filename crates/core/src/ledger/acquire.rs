@@ -150,7 +150,7 @@ impl Ledger {
     }
 
     /// Requests a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request
-    /// that has to wait does so at its `presented` place of an earlier run, if it has one.
+    /// that has to wait gets its `presented` place of an earlier run, if the proof is right.
     pub(super) fn acquire(
         &mut self,
         call: Call,

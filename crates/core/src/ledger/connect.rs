@@ -26,7 +26,7 @@ pub enum CheckedNames {
     All,
     /// The names of the session's grants up to this one passed. The next call continues after it.
     UpTo(GrantId),
-    /// One did not pass.
+    /// A name did not pass.
     Failed,
 }
 

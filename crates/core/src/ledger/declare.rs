@@ -106,8 +106,8 @@ impl Ledger {
         self.alter(session, name, check, |after| after.resize(how), now, context)
     }
 
-    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the
-    /// expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
+    /// Pauses or resumes a declared semaphore, or takes one of its slots out of service or puts the slot back, if the
+    /// semaphore has the expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
     pub(super) fn change_service(
         &mut self,
         session: SessionId,

@@ -86,7 +86,7 @@ impl Core {
     }
 
     /// Cancels waiting requests (`docs/protocol.md`, "CancelWaiting"), those of a session newest first, so that none of them
-    /// is granted in between. Returns how many. Other requests are served between the steps.
+    /// is granted in between. Returns their number. Other requests are served between the steps.
     fn cancel_waiting(&self, what: Cancellation, now: Moment) -> Result<u64, Refusal> {
         let waiters = match what {
             Cancellation::Request(id) => vec![id],
@@ -202,7 +202,7 @@ impl Ledger {
         }
     }
 
-    /// Runs a step of a revocation of clients. Returns whether there was one.
+    /// Runs a step of a revocation of clients. Returns whether there was a revocation.
     fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
         let Some(Task::RevokeClients(mut task)) = self.backlog.pop(TaskKind::RevokeClients) else {
             return false;

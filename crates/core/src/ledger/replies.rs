@@ -24,6 +24,7 @@ pub(super) enum RequestKind {
 }
 
 impl RequestKind {
+    /// Returns whether a reply may belong to a request of this kind.
     pub(super) fn fits(self, reply: &CachedReply) -> bool {
         let is_grant = matches!(reply, CachedReply::Waiting(_) | CachedReply::Granted(_));
         matches!(reply, CachedReply::Done(Err(_))) || is_grant == (self == Self::Grant)
@@ -63,8 +64,8 @@ impl Ledger {
             return Executed { outcome, is_change: false };
         }
         let changed = match change(self, session) {
-            // A refusal has changed nothing, so a repeated request may be executed again. It is not cached if memory
-            // is scarce. Nor is `NotStored`: forgetting it would delete an answer that the store does not have.
+            // A refusal has changed nothing, so a repeated request may be executed again. The refusal is not cached
+            // if memory is scarce. Nor is `NotStored`: forgetting it would delete an answer that the store does not have.
             Err(refusal)
                 if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
             {

@@ -1,8 +1,8 @@
 //! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn, and becomes a grant; when it
 //! ends, what it has taken is released. The steps of the backlog, which serve queues, are here too.
 //!
-//! The end of a grant or a waiter is a step of an operation. The caller runs the backlog afterwards, so that the resources are
-//! granted to others.
+//! The end of a grant or a waiter is only part of an operation: the caller runs the backlog afterwards, so that the resources
+//! are granted to others.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
 use super::grants::{CachedGrant, Grant, Kind, Part, Queueing, Target, Waiting};
@@ -237,7 +237,7 @@ impl Ledger {
         }
     }
 
-    /// Sets the object of a waiter's next name, and what was taken of it.
+    /// Sets the object of a waiter's next name. If the resources are granted, also sets the capacity, and takes the slots.
     fn set_target(&mut self, id: GrantId, object: &ObjectRef, granting: Granting) {
         let part = self.awaited_mut(id);
         part.target = Target::Now(object.clone());

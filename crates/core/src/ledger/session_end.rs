@@ -15,8 +15,8 @@ const SESSION_WORK: usize = 2;
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
-    /// Runs a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests;
-    /// both are those of the first step. Returns whether there is more to do. Does nothing for a session that has ended.
+    /// Runs a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests.
+    /// Later steps use those of the first step. Returns whether there is more to do. Does nothing for a session that has ended.
     pub(super) fn end_session(
         &mut self,
         session: SessionId,

@@ -63,7 +63,7 @@ pub(super) struct SessionState {
     is_stored: bool,
 }
 
-/// The reply to a request, or what it waits for.
+/// The cached reply to a request, or the state of a request that has no reply yet.
 #[derive(Clone, Debug)]
 pub(super) enum CachedReply {
     /// The request waits, under this id.
@@ -351,7 +351,7 @@ impl Sessions {
         found.map(|(_, session)| *session).find(|session| self.lease_with_key(*session, key).is_ok())
     }
 
-    /// Attaches a connection to a leased session. Neither may be attached elsewhere.
+    /// Attaches a connection to a leased session. Both must be detached.
     pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
         if let SessionKind::Leased { connection: attached, .. } = &mut self.existing_mut(session).kind {
             invariant!(attached.is_none(), "session {session} has one connection at a time");

@@ -106,7 +106,7 @@ impl<'a> LedgerContext<'a> {
     }
 }
 
-/// The effect of the commit of a change.
+/// A consequence of the commit of a change.
 #[derive(Debug)]
 pub(crate) enum OnCommit {
     /// The pending reply to a request is sent.
@@ -248,7 +248,7 @@ impl Core {
         LedgerContext { registries: self.registries(), interval: self.interval(now), now }
     }
 
-    /// Sets the limits of sessions, grants, queues and watches. What exceeds a lowered limit stays.
+    /// Sets the limits of sessions, grants, queues and watches. Lowering a limit ends nothing.
     pub fn set_ledger_limits(&self, limits: LedgerLimits) {
         self.ledger().limits = limits;
     }

@@ -51,7 +51,7 @@ impl Core {
         ledger.clients.add(ledger.sessions.owner_of(connection), Counted::Watches, 1);
         ledger.add_bytes(connection.session(), watch.bytes());
         ledger.watches.insert((connection, token), watch);
-        ledger.update_registry(namespace, self.context(now.unix));
+        ledger.set_registry_watched(namespace, self.context(now.unix));
         Ok(WatchSnapshot { connection, token, namespace, visit: Visit::default() })
     }
 
@@ -82,7 +82,7 @@ impl Core {
     pub fn unwatch(&self, connection: ConnectionId, token: Token, now: Moment) -> Result<(), Refusal> {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         let watch = ledger.remove_watch((connection, token)).ok_or(Refusal::NotFound)?;
-        ledger.update_registry(watch.namespace(), context);
+        ledger.set_registry_watched(watch.namespace(), context);
         Ok(())
     }
 }
@@ -92,7 +92,7 @@ impl Ledger {
     pub(super) fn unwatch_all(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         for id in self.watches.ids_of(connection) {
             if let Some(watch) = self.remove_watch(id) {
-                self.update_registry(watch.namespace(), context);
+                self.set_registry_watched(watch.namespace(), context);
             }
         }
     }
@@ -139,7 +139,7 @@ impl Ledger {
     }
 
     /// Lets the registry of a namespace track new names while the namespace has a watch.
-    fn update_registry(&self, namespace: Namespace, context: LedgerContext<'_>) {
+    fn set_registry_watched(&self, namespace: Namespace, context: LedgerContext<'_>) {
         context.registry(namespace).set_watched(self.watches.has_any_in(namespace));
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Process {
     pub(super) forgotten: Vec<RequestId>,
 }
 
-/// The cached reply to a request, or what it waits for.
+/// The cached reply to a request, or the state of a request that has no reply yet.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Waiting(SetId, WaiterId),

@@ -96,7 +96,7 @@ impl Journaled for Sysv {
 }
 
 impl Core {
-    /// Sets the limits of sets and processes. What exceeds a lowered limit stays.
+    /// Sets the limits of sets and processes. Lowering a limit ends nothing.
     pub fn set_sysv_limits(&self, limits: SysvLimits) {
         self.sysv().limits = limits;
     }

@@ -14,7 +14,7 @@ pub(super) const VALUE_MAX: u16 = 32767;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Performed,
-    /// It has to wait for the operation at this index, which is the first that is not possible.
+    /// The list has to wait until the operation at this index, the first that is not possible now, is possible.
     Blocked(usize),
     Failed(Errno),
 }
