@@ -45,7 +45,7 @@ pub(super) struct Holders {
     first: Option<ConnectionId>,
     resources: u32,
     index: TaggedIndex,
-    /// Boxed, because it would make every object larger.
+    /// Boxed, because few objects have this state, and it would make every object larger.
     rare: Option<Box<RareState>>,
 }
 

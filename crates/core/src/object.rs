@@ -509,7 +509,7 @@ impl State {
         }
     }
 
-    /// The most that may be in use after a claim now, without what is withheld.
+    /// The most that may be in use after a claim, without what is withheld now.
     #[inline(always)]
     fn usable(&self, claim: Claim) -> u32 {
         match &self.kind {

@@ -345,7 +345,7 @@ impl Registry {
         RegistryStats { objects: self.names(), total_objects: self.total_objects.load(Ordering::Relaxed) }
     }
 
-    /// Shards with two names or more, which share a lock.
+    /// The number of shards with two names or more, which share a lock.
     pub(super) fn conflicts(&self) -> u64 {
         self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64
     }

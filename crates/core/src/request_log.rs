@@ -15,7 +15,7 @@ pub const REQUESTS_MAX: u64 = 1024;
 /// The size of an entry of a log, in bytes: its share of a buffer that may be half empty.
 const ENTRY_BYTES: usize = 48;
 
-/// The step in which the memory of a log is counted, in bytes: only few requests change the count.
+/// The granularity with which the memory of a log is counted, in bytes, so that few requests change the count.
 const COUNTED_STEP: usize = 1024;
 
 /// A reply that is cached.

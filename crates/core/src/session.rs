@@ -24,7 +24,7 @@ pub struct Session {
     recent: [Recent; Namespace::ALL.len()],
     /// The heap memory of the names of all objects that it holds, in bytes.
     name_bytes: usize,
-    /// Whether an operation went through the ledger since [`Self::take_tracked`].
+    /// Whether an operation went through the ledger since the last call of [`Self::take_tracked`].
     tracked: bool,
 }
 
@@ -127,8 +127,8 @@ impl Session {
     }
 }
 
-/// A cache of the handles that were added most recently, by the hashes of their names, so that a release finds a name
-/// that was just acquired without the map. If another name has displaced a handle, the map finds the object.
+/// A cache of the handles that were added most recently, by the hashes of their names, so that the release of a name
+/// that was just acquired does not use the map. If another name has displaced a handle, the map finds the object.
 ///
 /// Invariant: every index in the cache refers to an object of the cache's namespace.
 #[derive(Debug, Default)]

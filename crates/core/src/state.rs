@@ -115,7 +115,7 @@ impl Core {
         self.registry(namespace).stats()
     }
 
-    /// The number of shards of a namespace that have two names or more, which share a lock. It visits every shard.
+    /// The number of shards of a namespace that have two names or more, which share a lock. Counting them visits every shard.
     pub fn conflicts(&self, namespace: Namespace) -> u64 {
         self.registry(namespace).conflicts()
     }

@@ -51,8 +51,8 @@ impl Core {
         (outcome, place)
     }
 
-    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant"). `is_done`: the grant belongs
-    /// to a single flight, and its work is done: the present waiters are answered [`Refusal::Done`].
+    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant"). With `is_done`, the
+    /// work of the grant's single flight is done, and its present waiters are answered [`Refusal::Done`].
     pub fn release_grant(&self, call: Call, grant: GrantId, is_done: bool, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         ledger

@@ -184,7 +184,7 @@ impl Backlog {
         self.push(Task::ServeQueue(NameRef::new(namespace, object)));
     }
 
-    /// Adds a name of which less is in use.
+    /// Adds a name whose usage has dropped.
     pub(super) fn usage_dropped_later(&mut self, namespace: Namespace, object: &ObjectRef) {
         self.push(Task::UsageDropped(NameRef::new(namespace, object)));
     }

@@ -360,7 +360,7 @@ impl Ledger {
     }
 
     /// Applies a committed change, unless the configuration has changed the semaphore since. In that case, a removal
-    /// concerns only those that held it or waited for it.
+    /// concerns only the sessions that held the semaphore or waited for it.
     pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,
@@ -479,8 +479,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder. One step visits
-    /// some, in the order of names after `after`. Returns the last one that was visited; `None`: all were visited.
+    /// Removes semaphores that the configuration declared and no longer declares, each when its last holder has left. One
+    /// step visits some, in the order of names after `after`. Returns the last one that was visited; `None`: all were visited.
     fn remove_unconfigured(
         &mut self,
         configured: &BTreeSet<&[u8]>,

@@ -2,8 +2,8 @@
 //! found by its key alone. In everything else it is like any other leased session.
 //!
 //! The key of the session is a keyed hash of the client's key, so a client cannot choose the key of another client's session,
-//! and no other client can attach to this one. The id of its only request is a keyed hash of what was requested: another
-//! request with the same key has another id, also after a restart, since the grant's record has the id.
+//! and no other client can attach to this one. The id of its only request is a keyed hash of what was requested, so
+//! another request with the same key is detected, also after a restart, because the grant's record has the id.
 //!
 //! Invariants: a keyed lease is stored together with its grant, or when its request begins to wait, so a request that is
 //! refused at once stores nothing; its lease is renewed when a request arrives, and never when one is answered.

@@ -3,10 +3,10 @@
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::MonotonicMs;
 
-/// The server checks for expired leases at least this often, in milliseconds.
+/// The longest intended time between two checks for expired leases, in milliseconds.
 pub const TICK_MS: u64 = 1000;
 
-/// If two ticks are at least this far apart, in milliseconds, the server counts as suspended in between.
+/// The shortest time between two such checks that counts as a suspension of the server, in milliseconds.
 const GAP_MS: u64 = 3 * TICK_MS;
 
 /// The number of gaps that are remembered. A lease that was not renewed since the first of them has expired in any case.

@@ -302,7 +302,7 @@ impl Ledger {
         if let Some(last) = some.last() {
             eviction.after = Some(*last);
             for id in some {
-                // A waiter for several names has taken this one already.
+                // A waiter in this list has taken this name, and waits for others.
                 if self.grants.existing(id).is_waiting() {
                     self.refuse_waiter(id, Refusal::Removed, context);
                 } else {

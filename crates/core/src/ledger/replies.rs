@@ -268,7 +268,7 @@ impl Ledger {
         self.pending_replies.range(all_of(session)).map(|(_, pending)| pending)
     }
 
-    /// Refuses all requests of a session that has ended whose replies are pending.
+    /// Refuses all requests with pending replies of a session that has ended.
     pub(super) fn refuse_pending_replies(&mut self, session: SessionId, refusal: Refusal) {
         let requests: Vec<_> = self.pending_replies.range(all_of(session)).map(|(key, _)| *key).collect();
         for key in requests {

@@ -96,7 +96,7 @@ impl Ledger {
         check_limit(Limit::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
     }
 
-    /// Checks that a connection's AwaitIdle request may join this many others for a name.
+    /// Checks that a connection's AwaitIdle request may wait for a name for which this many others wait.
     pub(super) fn check_idle_queue(&self, connection: ConnectionId, waiting: usize) -> Result<(), Refusal> {
         let own = self.clients.count(self.sessions.owner_of(connection), Counted::Waiters);
         check_limit(Limit::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)

@@ -66,7 +66,7 @@ impl Sysv {
     }
 
     /// Makes a call that does not wait for a set, unless its request is repeated. `is_durable`: whether its result
-    /// depends on a durable set; `make` returns whether it has changed one.
+    /// depends on a durable set; `make` returns whether the call has changed one.
     pub(super) fn once(
         &mut self,
         call: SysvCall,

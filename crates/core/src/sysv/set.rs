@@ -31,7 +31,7 @@ const ROOT: u32 = 0;
 /// An id before those of all waiting calls.
 const FIRST: WaiterId = WaiterId(0);
 
-/// The id of no user and no group.
+/// The id that no user and no group has.
 const NOBODY: u32 = u32::MAX;
 
 /// A call that no longer waits, and its result.

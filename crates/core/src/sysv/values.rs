@@ -202,7 +202,7 @@ impl Values {
     }
 }
 
-/// Returns whether an operation of a list alters a value. The others only wait until a value is 0.
+/// Returns whether an operation of a list alters a value. A list that alters nothing only waits until values are 0.
 pub(super) fn alters(operations: &[Operation]) -> bool {
     operations.iter().any(|operation| operation.change != 0)
 }
