@@ -43,8 +43,8 @@ pub(in crate::server) enum Ended {
     Accepted,
     /// It was refused, with this code.
     Refused(&'static str),
-    /// It was refused with this code because the client has not shown that it may do it. Only the first of several has
-    /// a line.
+    /// It was refused with this code because the client has not proven its right. Only the first of several such
+    /// refusals has a line of its own.
     Denied(&'static str),
 }
 
@@ -52,7 +52,7 @@ pub(in crate::server) enum Ended {
 #[derive(Debug, Default)]
 pub(in crate::server) struct Audit {
     output: OnceLock<Output>,
-    /// Refusals that followed a line since the last count, by client and reason.
+    /// The refusals without a line of their own since the last count, by client and reason.
     refusals: Mutex<HashMap<(Option<ClientKey>, &'static str), FurtherRefusals>>,
 }
 
@@ -93,7 +93,8 @@ impl Audit {
         self.output.get().map_or(Ok(()), Output::reopen)
     }
 
-    /// Writes a change. `client`: who requested it; `None`: the configuration or a signal.
+    /// Writes a line about a change, or counts a denial that follows another one. `client`: who requested the change;
+    /// `None`: the configuration or a signal.
     pub(in crate::server) fn record(
         &self,
         client: Option<&Client>,
@@ -127,8 +128,8 @@ impl Audit {
         });
     }
 
-    /// Notes that a client is denied something. Returns whether to write a line about it: only about the first denial
-    /// after a minute without any. The others are counted.
+    /// Notes that a client is denied something. Returns whether to write a line: only for the first denial after a
+    /// minute without any. The others are counted.
     fn note_denial(&self, client: &Client, reason: &'static str) -> bool {
         let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);
@@ -147,7 +148,7 @@ impl Audit {
         }
     }
 
-    /// Writes once a minute how many requests were refused.
+    /// Writes once a minute how many further requests were refused.
     pub(in crate::server) async fn count_refusals(&self) {
         loop {
             sleep(COUNT_PERIOD).await;
@@ -155,7 +156,7 @@ impl Audit {
         }
     }
 
-    /// Writes how many requests were refused since the last time, and forgets clients without refusals.
+    /// Writes how many further requests were refused since the last time, and forgets clients without refusals.
     pub(in crate::server) fn write_counts(&self) {
         let mut refusals = lock(&self.refusals);
         refusals.retain(|(_, reason), FurtherRefusals { client, count }| {

@@ -135,15 +135,16 @@ impl Access {
     }
 
     /// Counts and logs a refused token, which came with `operation`. Returns whether the connection must be closed
-    /// because the client has shown too many. Clients for which there is no room in `failures` always have.
+    /// because the client has shown too many wrong tokens. This is also the case if there is no room for the client in
+    /// `failures`.
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());
         self.failures.see(client.address.key()).is_none_or(|before| before >= FAILURES_MAX)
     }
 
-    /// Replaces the rules and keeps the tokens. Only one thread reads the configuration, so nothing replaces them in
-    /// between.
+    /// Replaces the rules and keeps the tokens. Only one thread reads the configuration, so the tokens are not replaced
+    /// in between.
     pub(super) fn configure(&self, config: &Config) {
         self.replace(Policy::of(config, self.tokens()));
     }
@@ -217,13 +218,13 @@ impl Access {
         }
     }
 
-    /// Returns which rules are in force now.
+    /// Returns the generation of the rules in force, and the time.
     pub(super) fn seen(&self) -> Seen {
         Seen { generation: self.generation(), at: self.now() }
     }
 }
 
-/// When the secrets of tokens were used. Only those in the file of tokens have an entry.
+/// When the secrets of tokens were used. Only a secret that was accepted has an entry.
 #[derive(Debug)]
 pub(super) struct Uses {
     clock: Clock,
@@ -233,11 +234,11 @@ pub(super) struct Uses {
 #[derive(Debug)]
 struct Usage {
     last: UnixSeconds,
-    /// The number of open connections that have shown it.
+    /// The number of open connections that have shown the secret.
     connections: usize,
 }
 
-/// Counts a connection that uses a secret, until it is dropped.
+/// Counts a connection that uses a secret, until this is dropped.
 #[derive(Debug)]
 pub(super) struct InUse {
     uses: Arc<Uses>,

@@ -36,7 +36,7 @@ impl Permissions {
         self.rights.permit(right, target)
     }
 
-    /// The identity that a client has proven.
+    /// Returns the identity that the client has proven.
     pub(in crate::server) fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
@@ -134,8 +134,8 @@ impl Policy {
 
     fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
         let ip = client.address.socket().ip().to_canonical();
-        // Loopback stated by a remote proxy is the proxy's machine; stated by a relay, it counts as loopback, as for
-        // administrators.
+        // If a remote proxy states loopback, that is the proxy's machine, and no rule applies. Loopback that a relay
+        // states counts as loopback, as it does for administrators.
         let is_of_node = client.address.is_local() || client.address.is_relayed();
         if !client.address.is_trusted() || (ip.is_loopback() && !is_of_node) {
             return None;

@@ -1,7 +1,7 @@
 //! The present rights of a connection.
 //!
-//! Invariant: `may` answers by the rules as of the last `refresh`. That is called before requests are executed and
-//! before messages are sent, and decides again if the rules were replaced or the token has expired.
+//! Invariant: `may` answers by the rules as of the last `refresh`. `refresh` is called before requests are executed and
+//! before messages are sent; it decides again if the rules were replaced or the token has expired.
 
 use super::super::client_address::Client;
 use super::policy::{Permissions, Proven};
@@ -100,7 +100,8 @@ impl Standing {
         !self.permissions.include(&before)
     }
 
-    /// Returns whether a client that another node relays could do as much, apart from administration, over a connection of its own.
+    /// Returns whether a client that another node relays could do as much, apart from administration, if it connected
+    /// without the relay.
     pub(in crate::server) fn is_kept_directly(
         &self,
         access: &Access,
