@@ -1,7 +1,7 @@
 //! The life of a connection: it is accepted (from a proxy, after its header), served with or without TLS, and ended.
 //!
-//! A connection begins as a plain one. If its first bytes begin TLS, it continues over TLS; later requests are not
-//! checked for that.
+//! A connection begins as a plain one, and continues over TLS if its first bytes begin TLS. Later bytes are not checked
+//! for the start of TLS.
 //!
 //! Invariant: however a connection ends, all that it held is released.
 
@@ -54,7 +54,7 @@ struct OpenConnection {
     inbound: Inbound,
 }
 
-/// Serves an admitted connection until it ends, and what it held is released.
+/// Serves an admitted connection until it has ended and everything that it held is released.
 pub(in crate::server) async fn serve<S>(admission: Admission, mut stream: S, peer: ClientAddress)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -79,7 +79,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut client = peer;
-        // Both are boxed, so that the task of an open connection needs no room for its start.
+        // The reads of the header and of the first bytes are boxed, so that the task of an open connection needs no
+        // room for them.
         if admission.server().is_proxy(peer) {
             client = Box::pin(client_behind(&mut admission, stream, peer)).await?;
         }
@@ -181,7 +182,8 @@ impl OpenConnection {
     }
 
     /// Serves the connection over a stream. Returns both if the client begins TLS; otherwise the connection has ended.
-    /// `is_tls`: the server ends its output with close_notify only if the peer was sent everything.
+    /// `is_tls`: the stream uses TLS, so the server ends its output with close_notify, but only if it has sent
+    /// everything.
     async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool) -> Option<(Box<Self>, S)>
     where
         S: AsyncRead + AsyncWrite + Unpin,

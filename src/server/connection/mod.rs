@@ -52,7 +52,7 @@ struct Connection<'a, S> {
     busy: Busy<'a>,
 }
 
-/// The next step of the connection after a turn.
+/// How the connection continues after a turn.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     /// Another turn at once.
@@ -88,7 +88,7 @@ where
         }
     }
 
-    /// The parts that a connection keeps when it begins TLS.
+    /// Returns the parts that a connection keeps when it begins TLS.
     fn into_parts(self) -> (S, Inbound, ExtendedState) {
         (self.stream, self.inbound, self.extended)
     }
@@ -114,8 +114,8 @@ where
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
             self.outbound.borrow_buffer(buffers);
-            // A step of a long response ends when other connections of the thread have had their turns, even if the peer has not
-            // read it.
+            // By now, the other connections of the thread have had their turns, so the step of a long response is over,
+            // even if the peer has not read its output.
             self.turns.end();
             let turn = self.poll_turn_with(buffers, session, context);
             self.outbound.return_buffer(buffers);
@@ -133,7 +133,7 @@ where
         // Even if the peer takes no output: its waiting requests must no longer be granted.
         let has_lost_rights = self.extended.refresh_on_new_rules(self.server, self.outbound.buffer());
         if has_lost_rights && self.activity.is_streaming() {
-            // It may not see the rest of the response.
+            // The client may not see the rest of the response.
             return Poll::Ready(Err(End::Revoked));
         }
         let is_blocked = self.poll_flush(context)?.is_pending();

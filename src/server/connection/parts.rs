@@ -130,8 +130,8 @@ impl Inbound {
         received
     }
 
-    /// Counts the incomplete frame as unfinished input if it is long, before the next read. A read of many requests leaves a
-    /// short one, which is counted only if its rest has to be waited for.
+    /// Counts the incomplete frame as unfinished input if it is long, before the next read. A read of many requests
+    /// often leaves a short one, which is counted only if the connection has to wait for its rest.
     pub(super) fn count_if_long(&mut self, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
         if self.partial.len() > SHORT_INPUT_BYTES {
             self.count(begin);
@@ -223,7 +223,7 @@ impl Activity {
 
     /// Returns the activity that sends a response of many frames before the frames that are left are executed.
     pub(super) fn streaming(response: Box<ResponseStream>, frames: Frames, end: Option<End>) -> Self {
-        // An empty run would keep the buffer that it was read into.
+        // Empty `Frames` would keep the buffer that they were read into.
         Self::Streaming { response, frames: (!frames.is_empty()).then_some(frames), end }
     }
 
@@ -231,7 +231,7 @@ impl Activity {
         Self::Ending { end, store_timer: None }
     }
 
-    /// Why nothing more is read; `None`: it reads, or will read again.
+    /// Returns why nothing more is read; `None`: the connection reads, or will read again.
     fn end(&self) -> Option<&End> {
         match self {
             Self::Reading => None,
@@ -280,7 +280,7 @@ pub(super) fn poll_store_timer(
     timer.as_mut().poll(context)
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, Error)]
 pub(super) enum End {
     #[error("the peer closed it")]
@@ -360,7 +360,7 @@ impl End {
 /// The most bytes of output that may wait for the peer while more is read from it.
 pub(super) const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// The same, while the server has too little memory.
+/// The limit in place of [`OUTPUT_BYTES_MAX`] while the server has too little memory.
 const OUTPUT_BYTES_MIN: usize = 4 * 1024;
 
 #[derive(Default)]
@@ -370,7 +370,7 @@ pub(super) struct Outbound {
     written: usize,
     /// The output has not been offered to the peer: it is sent in the next turn.
     deferred: bool,
-    /// The stream may have output that it has accepted and not sent, as one over TLS does.
+    /// The stream may have output that it has accepted and not sent, as a TLS stream does.
     is_unflushed: bool,
 }
 
@@ -398,7 +398,7 @@ impl Outbound {
         self.buffer.is_empty()
     }
 
-    /// Returns whether too much output waits to read more.
+    /// Returns whether so much output waits that nothing more may be read.
     pub(super) fn is_full(&self, is_memory_exhausted: bool) -> bool {
         self.buffer.len() - self.written
             > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }
