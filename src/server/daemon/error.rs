@@ -12,7 +12,7 @@ use super::super::store::RestoreError;
 use super::super::tls::TlsError;
 use crate::config::ConfigError;
 
-/// Why the daemon did not start, or ended.
+/// The reason why the daemon did not start, or ended.
 #[derive(Debug, Error)]
 pub enum DaemonError {
     /// The configuration is wrong; nothing was bound.

@@ -1,8 +1,8 @@
 //! The life of the daemon: it reads the configuration, binds the ports, serves, waits for signals, and stops.
 //!
 //! `bind` has the sockets, `service` what exists only while clients are served, and `signals` what signals do to a running
-//! daemon. With a cluster, `node` joins it, and this process serves clients while it leads. The sockets, the worker threads and
-//! the log belong to the process.
+//! daemon. In a cluster, `node` joins it, and the process serves clients only while it is the leader. The sockets, the
+//! worker threads and the log belong to the process.
 
 mod bind;
 mod error;
@@ -50,7 +50,7 @@ const WORKERS_END_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the daemon until a signal stops it.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
-    // First of all: a signal that arrives before this ends the process by default.
+    // First, because a signal that arrives before this ends the process at once.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _entered = runtime.enter();
@@ -199,8 +199,8 @@ fn serve(
 }
 
 /// Waits until this node leads its cluster, and then lets its ports listen; `None`: a signal or an operator who drains
-/// the node came first. Until then, it relays clients to the leader if it is configured to. No client is connected when
-/// this returns. `stopped` handles signals, and ends when one stops the daemon.
+/// the node came first. Until then, the node relays clients to the leader if it is configured to. No client is
+/// connected when this returns. `stopped` handles signals, and ends when one stops the daemon.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,

@@ -246,7 +246,7 @@ impl Node {
         Ok(requests)
     }
 
-    /// Returns the relays of clients while the node does not lead.
+    /// Returns the part of the node that relays clients while the node does not lead.
     pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing<Workers> {
         Outgoing::new(
             self.view.relays.clone(),
@@ -397,8 +397,8 @@ impl Node {
 }
 
 impl Handover {
-    /// Confirms the successor when everything is stored. Returns the run for which the leadership is released; `None`:
-    /// any node. Blocks.
+    /// Confirms the successor. Must be called when everything is stored. Returns the successor for which the leadership
+    /// is released; `None`: any node may lead next. Blocks.
     pub(super) fn complete(self) -> Option<Successor> {
         let Self { mut leader, next: NextLeader { successor, .. } } = self;
         let name = successor.node.clone();
@@ -508,7 +508,7 @@ fn reporter(
 fn guard(fence: Fence, is_leaving: Arc<AtomicBool>) {
     let watch = move || {
         while !is_leaving.load(Ordering::Acquire) {
-            // A node that leaves sets `is_leaving` before the fence.
+            // Checked again, because a node that leaves sets `is_leaving` and then lets the fence pass.
             if fence.is_past() && !is_leaving.load(Ordering::Acquire) {
                 kill_process("etcd has not confirmed the leadership within the renew deadline".to_owned());
             }

@@ -55,7 +55,7 @@ pub(super) struct RelayPort {
     pub(super) listener: StdTcpListener,
     /// The secret that relays must know.
     pub(super) secret: RelaySecret,
-    /// The term of the leadership.
+    /// The number of this node's term.
     pub(super) epoch: u32,
     pub(super) is_node: IsNode,
 }
