@@ -33,7 +33,7 @@ pub(in crate::server) enum NextStep {
     Yield,
     /// It sends this response first.
     Stream(Box<ResponseStream>),
-    /// It closes the connection, once this is answered.
+    /// It ends, once the request is answered.
     Close,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Execution<'a> {
 /// The answer to a request that returns nothing.
 const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
 
-/// Why a request was not executed.
+/// The reason why a request was not executed.
 pub(super) enum Denial {
     Refused(Refusal),
     Status(Status),
@@ -121,7 +121,7 @@ impl Executor<'_> {
         self.tally.record(&self.port.metrics.traffic);
     }
 
-    /// Counts refusals because of the limits on names and memory and of shares, and warns of them.
+    /// Counts a refusal because of a limit on names or memory, or because of a share, and warns of it.
     pub(super) fn note_refusal(&self, refusal: Refusal) {
         let (server, port) = (self.server, self.port);
         match refusal {
@@ -157,12 +157,13 @@ impl Executor<'_> {
         out: &mut Vec<u8>,
     ) -> NextStep {
         let opaque = frame.opaque();
-        // Refused requests count, too: the client forgets what it sent before a request that was answered.
+        // Also for a refused request: once a request is answered, the client has forgotten when it sent the earlier
+        // ones, and a notice must not count from them.
         self.extended.last_request = (opaque, self.server.monotonic());
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             if let Extended::Hello { credentials, .. } = request {
-                // First, because the shares of the connection are those of the identity that this proves.
+                // First, because the shares of the connection are those of the identity that Hello proves.
                 self.authenticate(credentials, out)?;
             }
             self.extended.join(self.server);
@@ -202,7 +203,8 @@ impl Executor<'_> {
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 
-    /// Executes a request if the client has the right to. Administrative ones go to the audit log in any case.
+    /// Executes a request if the client has the right to. The audit log records administrative requests even if the
+    /// client lacks the right.
     fn execute_permitted(
         &mut self,
         opaque: Opaque,
@@ -306,7 +308,7 @@ impl Executor<'_> {
                 let verified = core.verify_for(connection, may_read, grant, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
             }
-            // The client has the right: otherwise the request was refused before.
+            // The client has the right: otherwise the request would have been refused before.
             Extended::MayAdminister { .. } => return Ok(DONE),
             Extended::Holders { namespace, name } => {
                 let holders = core.listing(namespace, name, ListingKind::Holders)?;

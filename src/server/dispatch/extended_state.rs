@@ -52,12 +52,12 @@ pub(in crate::server) struct ExtendedState {
     /// The lease of the attached session, if the client may acquire every name that the session holds or waits for. Every byte
     /// received renews it.
     pub(super) lease: Option<Arc<Lease>>,
-    /// The grant up to which these names were checked under the present rules. Requests check the names of later
-    /// grants.
+    /// The grant up to which the names of the session were checked under the present rules. Requests check the names of
+    /// later grants.
     checked_up_to: Option<GrantId>,
     /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) lacks_rights: bool,
-    /// Steps of checking these names that were not yet counted as requests.
+    /// Steps of checking the names of the session that were not yet counted as requests.
     pub(super) checks: usize,
 }
 
@@ -156,7 +156,7 @@ impl ExtendedState {
         if has_lost {
             self.end_what_is_not_permitted(server, out);
         }
-        // It may renew its lease again, or no longer.
+        // The connection may renew its lease again, or may no longer do so.
         if has_lost || self.lease.is_none() {
             self.regain_lease(server);
         }
@@ -168,7 +168,7 @@ impl ExtendedState {
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
             for watch in self.watches.keys().copied().collect::<Vec<_>>() {
-                // It exists, so this does not fail.
+                // The watch exists, so this does not fail.
                 let _ = server.core.unwatch(self.connection, token_of(watch), now);
                 self.end_watch(watch);
                 let ended = Response::Failed(Status::NotPermitted);
@@ -178,7 +178,7 @@ impl ExtendedState {
         for (waiting, WaitingRequest { opcode, .. }) in &self.waiting {
             let right = if *opcode == ExtendedOpcode::AwaitIdle { Right::Read } else { Right::Acquire };
             if !self.standing.may(right, Target::Server) {
-                // It may have been answered already.
+                // The request may have been answered already.
                 let _ = server.core.cancel(self.connection, Waiting::Token(token_of(*waiting)), now);
             }
         }
@@ -196,9 +196,9 @@ impl ExtendedState {
         self.check_names(server);
     }
 
-    /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since: it continues after
-    /// the names that it has checked. Requests of others are served between its steps. A client that may acquire
-    /// everything needs no check.
+    /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since the last check: this
+    /// one continues after the names that were checked. Requests of others are served between its steps. A client that
+    /// may acquire everything needs no check.
     pub(super) fn check_names(&mut self, server: &Server) {
         self.lacks_rights = false;
         let may = |target: Target<'_>| self.standing.may(Right::Acquire, target);
@@ -287,7 +287,7 @@ impl ExtendedState {
         self.mailbox.is_filled() || !self.snapshots.is_empty()
     }
 
-    /// Returns whether requests have not been answered yet.
+    /// Returns whether there are requests that have not been answered yet.
     pub(in crate::server) fn awaits_answers(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -327,7 +327,7 @@ impl ExtendedState {
 
 /// Messages of the core.
 impl ExtendedState {
-    /// Appends the core's messages to `out`, until it has `bytes` or more, and takes one step of a snapshot.
+    /// Appends the core's messages to `out`, until it has `bytes` or more, and runs one step of a snapshot.
     pub(in crate::server) fn encode_messages(
         &mut self,
         server: &Server,

@@ -23,8 +23,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::SESSIONS);
 
 impl Executor<'_> {
-    /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights, so what
-    /// only those permitted ends.
+    /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights: watches
+    /// and waiting requests that only the earlier ones permitted end.
     pub(super) fn authenticate(
         &mut self,
         credentials: Credentials<'_>,
@@ -119,7 +119,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Opens a leased session (`docs/protocol.md`, "OpenSession"), or finds the one that a repeated request has opened.
+    /// Opens a leased session (`docs/protocol.md`, "OpenSession"), or finds the one that the request opened before, if
+    /// it is repeated.
     pub(super) fn open_session(
         &mut self,
         opaque: Opaque,

@@ -35,7 +35,7 @@ impl Executor<'_> {
             }
             Request::Release { name, resources } => answer(self.release(name, resources), out),
             Request::Stats => {
-                // The requests before this one are in its answer.
+                // The answer counts the requests before this one.
                 self.record_commands();
                 return NextStep::Stream(Box::new(ResponseStream::statistics(
                     self.port.namespace,

@@ -229,7 +229,7 @@ fn compose_next(export: &mut Export, opaque: Opaque, out: &mut Vec<u8>) -> bool 
     false
 }
 
-/// Returns the entries of a step; `None` if there are no entries, because it is then the last step.
+/// Returns the entries of a step; `None` if there are no entries, because only the last step finds none.
 fn unless_empty<E>(entries: Vec<E>) -> Option<Vec<E>> {
     (!entries.is_empty()).then_some(entries)
 }

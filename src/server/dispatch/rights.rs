@@ -51,7 +51,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::Where => Some((Right::Acquire, Target::Anywhere)),
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
         Extended::AcquireAll { ref claims, .. } => claims.first().map(of_claim),
-        // The request has no name. The core checks the right to read those of the grant.
+        // The request has no name. The core checks the right to read the names of the grant.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
         Extended::MayAdminister { namespace, name } => {
             Some((Right::Administer, Target::Name(namespace, name)))
@@ -67,16 +67,16 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
             Some((Right::Read, Target::Prefix(namespace, prefix)))
         }
         Extended::List { prefix } => Some((Right::Read, Target::Prefix(Namespace::Semaphores, prefix))),
-        // Sessions have grants of all names.
+        // Sessions may have grants of any name.
         Extended::Sessions | Extended::Held { .. } => Some((Right::Read, Target::Server)),
         Extended::Export => Some((Right::Administer, Target::Server)),
     }
 }
 
-/// Returns the right that a request on semaphore sets needs. Within that, the owners and modes of the sets decide.
+/// Returns the right that a request on semaphore sets needs. The owners and modes of the sets restrict it further.
 pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'static>> {
     let right = match request {
-        // It belongs to the end of a process, which is always permitted.
+        // The request belongs to the end of a process, which is always permitted.
         SysvRequest::KeepProcess { .. } => return None,
         SysvRequest::OpenProcess { .. }
         | SysvRequest::AttachProcess { .. }
