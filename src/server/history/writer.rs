@@ -174,8 +174,8 @@ fn put(text: &mut Vec<u8>, line: &HistoryLine<'_>) {
 
 /// Writes entries as lines in the format of [`HistoryLine`], which reads them.
 ///
-/// It is written by hand because serde takes several times as many instructions, and a server writes two lines for each
-/// grant.
+/// The lines are composed by hand, because serde takes several times as many instructions, and a server writes two
+/// lines for each grant.
 #[derive(Debug, Default)]
 struct Format {
     /// The second of the last line, and the line up to the `.` after it.
