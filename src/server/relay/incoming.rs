@@ -31,7 +31,7 @@ pub struct Incoming<N: RelayNetwork> {
     server: Arc<Server>,
     network: N,
     secret: Secret,
-    /// The term of the leadership.
+    /// The number of this node's term.
     epoch: u32,
     served: Served<N::Stream>,
     trust: Trust,
@@ -51,7 +51,7 @@ pub struct Served<S> {
 /// Serves a connection over which a node forwards HTTP requests. The address is that of the node.
 pub type ServeRequests<S> = Box<dyn Fn(S, ClientAddress) + Send + Sync>;
 
-/// Whether a node of the cluster is known to have this address.
+/// Returns whether a node of the cluster is known to have this address.
 pub type IsNode = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// The entry of a connection among the unproven ones, until it is dropped.
@@ -66,7 +66,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Why the leader trusts the client address that a relay states.
+/// The condition under which the leader trusts the client address that a relay states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The network between nodes is trusted.
@@ -75,7 +75,7 @@ pub enum Trust {
     Proofs,
 }
 
-/// Why a connection is not served.
+/// The reason why a connection is not served.
 #[derive(Debug, Error)]
 enum Refused {
     #[error(transparent)]
@@ -160,7 +160,7 @@ impl<N: RelayNetwork> Incoming<N> {
                     serve(stream, node);
                 }
             }
-            // The relay does not know yet that this node leads, or is closing.
+            // The relay is closing, or knows another leader.
             Err(refused @ (Refused::Io(_) | Refused::OtherEpoch(_))) => {
                 debug!(%relay, %refused, "a relayed connection was not accepted");
             }
@@ -215,7 +215,7 @@ impl<N: RelayNetwork> Incoming<N> {
             Outcome::Disabled
         } else if port != RelayedPort::Http && address.is_encrypted_by_relay() && self.refuses_plain(address)
         {
-            // The client learns why from the answer to its first request.
+            // The answer to the client's first request says that it must use TLS.
             address = ClientAddress::relayed(client, relay, plain);
             Outcome::AcceptedPlain
         } else {

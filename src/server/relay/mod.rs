@@ -3,7 +3,7 @@
 //! `outgoing` is the part of a node that does not lead: it accepts clients, opens a connection to the leader for each, and
 //! `splice` forwards the bytes of both unchanged, TLS included. `incoming` is the part of the leader: it reads which client a
 //! connection is for, and serves it like any other; `unproven` bounds those that are not known to come from a node. `proof` is how
-//! each authenticates the other (`docs/protocol.md`, "Relayed connections").
+//! the two nodes authenticate each other (`docs/protocol.md`, "Relayed connections").
 //!
 //! Invariants (`docs/decisions/0028`):
 //! - C5: nothing is forwarded after the term of a relay is over (`cluster::relays`).

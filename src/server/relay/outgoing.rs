@@ -76,7 +76,7 @@ struct Warnings {
     failed_accept: Throttle,
 }
 
-/// Why an attempt to connect to the leader has failed.
+/// The reason why an attempt to connect to the leader has failed.
 #[derive(Debug, Error)]
 enum AttemptError {
     #[error(transparent)]
@@ -124,8 +124,9 @@ impl RelayAuthority {
 }
 
 impl<N: RelayNetwork> Outgoing<N> {
-    /// Returns the relays of clients to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished
-    /// peer is noticed within `peer_timeout`. With an authority, connections without TLS are encrypted.
+    /// Returns an `Outgoing` that relays clients to the leaders that `relays` knows. A client waits for a leader for
+    /// `hold`, and a vanished peer is noticed within `peer_timeout`. With an authority, connections without TLS are
+    /// encrypted.
     pub fn new(
         relays: Relays,
         network: N,
@@ -230,7 +231,7 @@ impl<N: RelayNetwork> Outgoing<N> {
                 Err(failed) => failed,
             };
             self.on_failed_attempt(&term, &failed);
-            // As long as the leader is not reached, the other clients wait.
+            // If the leader was not reached, the attempts for other clients wait until the pause is over.
             let (guard, pause) = match failed.has_reached_leader() {
                 true => (None, REFUSED_PAUSE),
                 false => (guard, PAUSE),
@@ -244,8 +245,8 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Handles a failed attempt to connect to the leader: the node polls etcd, unless the leader was reached and still
-    /// leads.
+    /// Logs a failed attempt to connect to the leader, and makes the node poll etcd, unless the leader was reached and
+    /// still leads.
     fn on_failed_attempt(&self, term: &RelayTerm, failed: &AttemptError) {
         let is_suspicious = match failed {
             AttemptError::TermOver => return,

@@ -55,7 +55,7 @@ impl Handshake<'_> {
         Opening { statement: self.statement, proof: self.prove(OPENING, &[]) }
     }
 
-    /// Returns whether the relay knows the secret.
+    /// Returns whether the opening proves that the relay knows the secret.
     pub(super) fn is_proven_by(&self, opening: &Opening) -> bool {
         self.is_proof(OPENING, &[], &opening.proof)
     }
@@ -65,7 +65,7 @@ impl Handshake<'_> {
         Verdict { outcome, proof: self.prove(VERDICT, &[outcome.code()]) }
     }
 
-    /// Returns whether the leader knows the secret.
+    /// Returns whether the verdict proves that the leader knows the secret.
     pub(super) fn is_answered_by(&self, verdict: &Verdict) -> bool {
         self.is_proof(VERDICT, &[verdict.outcome.code()], &verdict.proof)
     }
@@ -81,7 +81,7 @@ impl Handshake<'_> {
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Compares in constant time.
+    /// Returns whether this is the proof. Compares in constant time.
     fn is_proof(&self, kind: &[u8], rest: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
         hmac::verify(&self.secret.0, &self.proven(kind, rest), proof).is_ok()
     }

@@ -27,7 +27,7 @@ const TURN_READS: usize = 8;
 /// How long a client may take to end its output after the leader has ended its own.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Why a relayed connection ended, unless both sides ended it in an orderly way.
+/// The reason why a relayed connection ended, unless both sides ended it in an orderly way.
 #[derive(Debug, Error)]
 pub(super) enum Broken {
     #[error("the connection of the client failed: {0}")]
@@ -48,7 +48,7 @@ struct Direction {
     of_write: fn(io::Error) -> Broken,
 }
 
-/// Whether the side that is read has ended its output.
+/// The state of the output of the side that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Open,
@@ -65,8 +65,8 @@ struct Splice<C, L> {
     to_client: Direction,
 }
 
-/// Forwards until both sides have ended their output in an orderly way. Otherwise the sockets are dropped; the caller
-/// must have set that of the leader so that dropping resets it.
+/// Forwards until both sides have ended their output in an orderly way. If the connection ends otherwise, the sockets
+/// are dropped; the caller must have set the option by which dropping the leader's socket resets the connection.
 pub(super) async fn splice<C, L>(client: C, leader: L, relay: &Relay) -> Result<(), Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -83,7 +83,8 @@ where
     if !has_leader_ended {
         return Ok(());
     }
-    // Like the leader itself, the relay waits for its client for a limited time. The next leader does not wait for it.
+    // Like the leader itself, the relay waits for its client for a limited time. The next leader does not wait for this
+    // relay.
     relay.ended_by_leader();
     let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
     tokio::select! {
