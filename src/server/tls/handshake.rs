@@ -44,7 +44,7 @@ const READ_BYTES: usize = 4 * 1024;
 /// Memory that rustls allocates for a handshake, besides the received bytes.
 const STATE_BYTES: usize = 4 * 1024;
 
-/// Why a handshake has failed.
+/// The reason why a handshake has failed.
 #[derive(Debug, Error)]
 pub(in crate::server) enum HandshakeError {
     #[error("the client closed the connection")]
@@ -197,7 +197,7 @@ impl Input<'_> {
         }
     }
 
-    /// Reads until that fails.
+    /// Reads until that fails, because the client has closed the connection or sent too much.
     async fn read_until_closed(&mut self, io: &mut (impl AsyncRead + Unpin)) -> HandshakeError {
         loop {
             if let Err(error) = self.read(io).await {
@@ -245,7 +245,7 @@ where
     }
 }
 
-/// Answers the first message, and completes the handshake.
+/// Answers the ClientHello, and completes the handshake.
 async fn negotiate<S>(
     io: &mut S,
     input: &mut Input<'_>,
@@ -269,7 +269,7 @@ where
         let sent = send(io, &mut connection).await;
         processed?;
         sent?;
-        // Bytes after the last message belong to the connection.
+        // Bytes after the last message of the handshake belong to the connection, so rustls must take them too.
         if !connection.is_handshaking() && input.received.is_empty() {
             return Ok(connection);
         }

@@ -58,7 +58,7 @@ pub(super) enum FirstBytes {
     Tls,
 }
 
-/// Why the files of TLS cannot be used.
+/// The reason why the files of TLS cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be used.

@@ -1,7 +1,7 @@
 //! The few fields of a certificate that rustls does not provide: its names, and its validity.
 //!
-//! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
-//! skipped.
+//! The certificates are those of the configuration, or of clients that rustls has verified. A part that does not parse
+//! is skipped.
 
 use std::ops::Range;
 
