@@ -77,8 +77,8 @@ pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     }
 }
 
-/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
-/// Boundaries that pass during a sweep share the next one.
+/// Sweeps the counters after every boundary of the statistics interval that follows the call, until it is dropped.
+/// Boundaries that pass during a sweep share the next sweep.
 pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {

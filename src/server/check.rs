@@ -1,5 +1,5 @@
-//! The checks of `check-config` besides that of the text of a configuration: the files, accounts, directories and addresses that
-//! the server would use. Nothing is changed, and no port is bound.
+//! The checks that `check-config` makes after those of the configuration's text: of the files, accounts, directories
+//! and addresses that the server would use. Nothing is changed, and no port is bound.
 //!
 //! Something that the server would refuse is a mistake. Something that this user cannot read is a warning, because the server may
 //! run as another user.
@@ -138,7 +138,8 @@ impl Checked {
         }
     }
 
-    /// Checks that the configured user may write to `place`; if root does not run this command, that this user may.
+    /// Checks that the configured user may write to `place`; unless root runs this command, that the user who runs it
+    /// may.
     fn writable(&mut self, config: &Config, key: &str, value: &Path, place: &Path, access: AccessFlags) {
         // `check` reports an account that does not exist.
         let Ok(identity) = Identity::of(config) else { return };

@@ -8,8 +8,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
-/// A clock of Unix time. It may be set back and forth: only the intervals of counters, the times of listings and
-/// the history of grants use it.
+/// A clock of Unix time. It may be set back and forth, so only the intervals of counters, the times of listings and the
+/// history of grants use it.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> UnixMilliseconds + Send + Sync>);
 

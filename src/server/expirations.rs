@@ -15,8 +15,8 @@ use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;
 use signalbox_tls::certificates;
 
-/// There is a warning this many days before the expiry; 0 is the expiry itself. Nothing is warned about before half of
-/// its life is over: a certificate that is valid for a day has a warning only when it has expired.
+/// The server warns this many days before the expiry; 0 is the expiry itself. It does not warn before half of the
+/// validity is over: of a certificate that is valid for a day, it warns only once the certificate has expired.
 const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 
 const DAY_S: u64 = 86_400;
@@ -121,7 +121,7 @@ pub(super) fn of_cluster(config: &ClusterConfig) -> Vec<Expiration> {
     cluster_files(config).flat_map(of).collect()
 }
 
-/// The warnings that were logged, by how many days before the expiry.
+/// The expirations that were warned about, each with the number of [`WARNING_DAYS`] of its last warning.
 #[derive(Debug, Default)]
 pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
 

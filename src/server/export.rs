@@ -57,7 +57,7 @@ pub(super) struct Exports {
 
 type SnapshotAnswer = Result<Box<dyn Snapshot>, StorageError>;
 
-/// Why an export did not begin.
+/// The reason why an export did not begin.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The server has no store.
@@ -68,7 +68,7 @@ pub(super) enum Refused {
     System(io::Error),
 }
 
-/// Why an export ended early.
+/// The reason why an export ended early.
 #[derive(Debug, Error)]
 enum Failure {
     #[error(transparent)]
@@ -88,7 +88,7 @@ enum Failure {
     System(#[from] io::Error),
 }
 
-/// An export, for its connection.
+/// An export, from which its connection takes the output.
 #[derive(Debug)]
 pub(super) struct Export {
     parts: Receiver<Next>,
@@ -152,7 +152,7 @@ impl Exports {
 }
 
 impl Export {
-    /// Ready when [`Self::take_next`] has something.
+    /// Ready when [`Self::take_next`] returns an output.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.next.is_none() {
             // A thread that fails does not send `Next::End`.
@@ -161,7 +161,7 @@ impl Export {
         Poll::Ready(())
     }
 
-    /// Takes what to send next; `None`: it is not there yet.
+    /// Takes the next output; `None`: it is not available yet.
     pub(super) fn take_next(&mut self) -> Option<Next> {
         self.next.take()
     }
@@ -182,7 +182,7 @@ fn write(
             copy_spooled(snapshot, directory, &mut writer)
         }
     };
-    // The failure of the writer is the cause of the failure that the export reports.
+    // If the writer has failed, the copy failed only because of that.
     if let Some(failure) = writer.failure.take() {
         return Err(failure);
     }

@@ -186,7 +186,7 @@ impl RestingListener {
 }
 
 impl Listener for RestingListener {
-    /// It is registered only with the runtime that serves it.
+    /// Not registered with a runtime yet: the worker that serves the connection registers it with its own.
     type Stream = StdTcpStream;
 
     async fn accept(&mut self) -> io::Result<(StdTcpStream, SocketAddr)> {

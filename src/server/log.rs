@@ -50,7 +50,7 @@ pub enum Format {
     Journal,
 }
 
-/// Why the log could not be started.
+/// The reason why the log could not be started.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The file cannot be opened.
@@ -93,7 +93,7 @@ impl Log {
         let _ = self.threshold.reload(level_filter(threshold));
     }
 
-    /// Logs an event whose fields are not known at compile time, as [`tracing::info!`] requires.
+    /// Logs an event whose fields are known only at run time. [`tracing::info!`] needs them at compile time.
     pub fn info(&self, message: &str, fields: impl IntoIterator<Item = (&'static str, Value)>) {
         if self.threshold.with_current(|threshold| *threshold >= LevelFilter::INFO).unwrap_or(false) {
             let record = Record::with(Level::INFO, message, fields);

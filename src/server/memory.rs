@@ -61,7 +61,7 @@ impl MemoryBudget {
         self.limit().is_exceeded()
     }
 
-    /// Counts a refusal, and logs the first one until memory is free again.
+    /// Counts a refusal. Logs it if it is the first one since memory was free.
     pub(super) fn note_refusal(&self) {
         self.refused.add(1);
         if !self.is_refusing.swap(true, Ordering::Relaxed) {
@@ -74,7 +74,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Returns whether the budget is exhausted, or was and is not free again. Logs when it is free. Must be called regularly.
+    /// Returns whether the budget is exhausted, or was exhausted and less than [`FREE_AGAIN_PERCENT`] of it is free.
+    /// Logs when memory is free again. Must be called regularly.
     pub(super) fn is_scarce(&self) -> bool {
         let (in_use, max) = (Self::in_use(), self.limit().max);
         let is_free = in_use < max - max / 100 * FREE_AGAIN_PERCENT;

@@ -54,7 +54,7 @@ impl Metrics {
 const DURATION_BOUNDS_S: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
 
-/// How many durations there were, by length in seconds.
+/// A histogram of durations, in seconds.
 #[derive(Debug)]
 pub(super) struct Durations(pub(super) Histogram);
 
@@ -75,7 +75,7 @@ impl Durations {
 pub(super) struct Stored {
     /// How long the commits of batches took.
     pub(super) times: Durations,
-    /// The sum of these, in microseconds.
+    /// The sum of these times, in microseconds.
     pub(super) time_us: Count,
     pub(super) commits: Count,
     /// Changes in the batches that were committed.
@@ -125,7 +125,7 @@ fn index_of(opcode: Opcode) -> usize {
     }
 }
 
-/// Why a plain Acquire took nothing.
+/// The reason why a plain Acquire took nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquireRefusal {
     /// The resources are in use.

@@ -18,10 +18,10 @@ pub(super) struct NodeView {
     pub(super) renew_deadline: Duration,
     /// The deadline of this node as the leader.
     pub(super) fence: Fence,
-    /// Its relays, which have their own deadline.
+    /// The relays of this node's clients, which have a deadline of their own.
     pub(super) relays: Relays,
     pub(super) phase: Arc<Mutex<Phase>>,
-    /// The other nodes; `None` for a node that may not lead.
+    /// The nodes of the cluster; `None` for a node that may not lead.
     pub(super) members: Option<MemberPoller>,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Requested {
     identity: Option<Identity>,
     /// The texts of the operation and of its target, for each target.
     lines: Vec<(String, String)>,
-    /// The subject of the grant or session that it ends, which its own text does not say.
+    /// The subject of the grant or session that the operation ends. The text of the operation has only its id.
     of: Option<String>,
     is_change: bool,
 }
@@ -84,7 +84,7 @@ impl Requested {
         self.record(server, ended);
     }
 
-    /// Records how the operation has ended. Only a change is logged.
+    /// Writes to the audit log how the operation has ended, and to the log if it has changed something.
     fn record(&self, server: &Server, ended: Ended) {
         for (operation, target) in &self.lines {
             let of = self.of.as_ref();

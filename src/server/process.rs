@@ -1,7 +1,8 @@
 //! The process: its account, its secrets, its limit on files, and its end.
 //!
 //! It drops the privileges of root: it switches to the configured user and group after the ports are bound. Before
-//! that, it opens their files with their rights, so that a link that they made does not lead to a file of root.
+//! that, it opens files with the rights of that user and group, so that a link that the user made does not lead to a
+//! file of root.
 
 use std::io;
 use std::sync::mpsc;
@@ -29,7 +30,7 @@ pub(super) struct Identity {
     gid: Option<Gid>,
 }
 
-/// Why the process cannot switch to the configured user or group.
+/// The reason why the process cannot switch to the configured user or group.
 #[derive(Debug, Error)]
 pub enum PrivilegeError {
     /// The system has no such user.
@@ -64,7 +65,7 @@ impl Identity {
     pub(super) fn act<T>(self, call: impl FnOnce() -> T) -> Result<T, PrivilegeError> {
         let act = || {
             let (uid, gid, groups) = (geteuid(), getegid(), getgroups()?);
-            // Only root can change the groups: it does that first, and as the last step on the way back.
+            // Only root can change the groups, so they are changed first and restored last.
             if let Some(gid) = self.gid {
                 setgroups(&[])?;
                 setegid(gid)?;
@@ -145,8 +146,9 @@ pub(super) fn files_max() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Kills the process, so that the kernel closes all connections at once. An abort could first write a core file: it would
-/// keep the connections open for that long, and contain the keys of sessions. A last line is logged if that succeeds in time.
+/// Kills the process, so that the kernel closes all connections at once. An abort could first write a core file, which
+/// would keep the connections open for that long and contain the keys of sessions. A last line is logged if that
+/// succeeds in time.
 pub(super) fn end_at_once(message: &'static str, reason: String) -> ! {
     let (sender, written) = mpsc::channel();
     let logger = thread::Builder::new().spawn(move || {

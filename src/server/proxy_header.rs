@@ -13,7 +13,7 @@ use signalbox_protocol::{ProxyHeader, ProxyHeaderError};
 /// The initial buffer, in bytes: enough for a header without additional fields. More is allocated as bytes arrive.
 const BYTES_USUAL: usize = 64;
 
-/// Why no header was read.
+/// The reason why no header was read.
 #[derive(Debug, Error)]
 pub(super) enum HeaderError {
     #[error("the peer closed the connection before its PROXY protocol header was complete")]

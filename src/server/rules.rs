@@ -16,8 +16,8 @@ use crate::config::{Config, TlsConfig};
 /// How often the server checks whether a certificate or a token expires soon.
 const CHECK_PERIOD: Duration = Duration::from_secs(600);
 
-/// How clients may connect, what they may do, and their shares: one of each for the process, before it has a server and while
-/// it has one.
+/// The rules on how clients may connect, what they may do, and which shares they have. The process has them even before
+/// it has a server.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// The configuration that was read last. Only its keys that may change while the process runs are read here.
@@ -74,7 +74,7 @@ impl Rules {
         }
     }
 
-    /// Logs these warnings when they become due, until it is dropped.
+    /// Logs the warnings about expirations whenever they become due, until it is dropped.
     pub(super) async fn watch_expirations(self) {
         loop {
             self.warn_of_expirations();

@@ -86,7 +86,7 @@ struct Clients {
 
 #[derive(Debug, Default)]
 struct Client {
-    /// Its connections, in the order of [`ConnectionKind`].
+    /// The numbers of its connections, in the order of [`ConnectionKind`].
     connections: [u32; 4],
     /// Its connections that ended within [`SHORT`].
     short_connections: Rate,
@@ -115,10 +115,10 @@ const SHORT: Duration = Duration::from_secs(10);
 /// nothing is computed for it.
 const UNFINISHED_AS_SHORT: f64 = 10.0;
 
-/// A client with at most this rate of short connections, in connections per second, is forgotten.
+/// A client that has no connections is forgotten once its rate of short connections, per second, is at most this.
 const FEW: f64 = 0.5;
 
-/// Up to this number of clients, none is forgotten.
+/// While there are fewer clients than this, no sweep looks for those that can be forgotten.
 const CLIENTS_LEAST: usize = 64;
 
 /// How much each refused request slows its client down, over all of its connections together.
@@ -292,7 +292,7 @@ impl Drop for HoldingBytes {
 impl ConnectionKind {
     pub(super) const SERVICE_PORTS: [Self; 2] = [Self::Counters, Self::Semaphores];
 
-    /// Returns whether connections that end soon are limited.
+    /// Returns whether short connections of this kind are limited.
     fn has_short_connections(self) -> bool {
         Self::SERVICE_PORTS.contains(&self)
     }

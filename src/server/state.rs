@@ -57,7 +57,7 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     pub(super) durable: AtomicBool,
     pub(super) stored: Stored,
-    /// The semaphores of the configuration whose counters are in use.
+    /// The semaphores of the configuration that are not declared yet, because their counters are in use.
     pub(super) declared_later: Mutex<Vec<Box<[u8]>>>,
     /// How long requests for grants waited, if they were not answered at once.
     pub(super) waits: Durations,

@@ -27,7 +27,7 @@ pub(super) struct Figure {
     read: fn(&Source<'_>) -> u64,
 }
 
-/// Whether each port has its own figure, or the server has one.
+/// The subject of a figure: each port, or the whole server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     Port,
@@ -98,8 +98,8 @@ impl Figure {
     }
 }
 
-/// Rows of the table. A row has the scope, the item, the metric and the keys in objects of a figure, as far as there are any,
-/// and how it is read.
+/// Rows of the table. A row has the scope of a figure, its item, metric and keys in objects, if it has them, and how it
+/// is read.
 macro_rules! figures {
     ($($scope:ident $($item:literal)? $([$metric:expr])? $({$($object:ident $key:literal),*})? = $read:expr;)*) => {
         &[$(Figure {
@@ -153,7 +153,7 @@ const OF_YRMCDS: &[Figure] = figures! {
         = |of| of.port.metrics.traffic.commands(Opcode::Dump);
 };
 
-/// The others, in the order of Stats.
+/// The figures that yrmcds does not have, in the order of Stats.
 const FURTHER: &[Figure] = figures! {
     Server "uptime" = |of| of.server.started.elapsed().as_secs();
     Port "max_connections" [gauge("signalbox_connections_max", "The most connections at a time; 0: no limit", Count)]
@@ -274,7 +274,7 @@ pub(super) fn json_items(
     items(server, port).into_iter().map(move |(name, text)| (name, number(text)))
 }
 
-/// Returns the figures of an object of the JSON API. Those of the ports are in objects of their own.
+/// Returns the figures of an object of the JSON API. The figures of each port are in a nested object.
 pub(super) fn object(server: &Server, object: Object) -> Map<String, Value> {
     let mut of_server = Map::new();
     let mut of_ports = [Map::new(), Map::new()];

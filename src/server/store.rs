@@ -32,7 +32,7 @@ use signalbox_storage::{CommitError, Storage, StorageError};
 /// The pause after a commit that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The answers of one step. Between steps, the lock of the ledger is released.
+/// The number of answers that are sent in one step. Between steps, the lock of the ledger is released.
 const STEP_ANSWERS: usize = 64;
 
 /// How long the thread may take to store the last changes when the server stops. A disk may hang forever, and the service
@@ -42,7 +42,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// Session numbers of a run start at its epoch, shifted left by this number of bits, so that no two runs use the same ones.
 const SESSION_EPOCH_SHIFT: u32 = 32;
 
-/// Why the records of a store could not be restored.
+/// The reason why the records of a store could not be restored.
 #[derive(Debug, Error)]
 pub enum RestoreError {
     /// The store cannot be read.
@@ -57,8 +57,8 @@ pub enum RestoreError {
     /// The store cannot be written.
     #[error("the records cannot be written: {0}")]
     Commit(#[from] CommitError),
-    /// The thread of the store cannot be started.
-    #[error("the thread of the store cannot be started: {0}")]
+    /// The store thread cannot be started.
+    #[error("the store thread cannot be started: {0}")]
     Thread(io::Error),
 }
 
@@ -88,9 +88,9 @@ impl Server {
     }
 
     /// Makes the snapshots that exports wait for. Then commits the pending changes, or the oldest of very many, and
-    /// answers the requests that wait for that. Returns whether there were any. Changes that were not stored are
-    /// committed again by the next call, unless another server owns the store: then none of their requests is answered,
-    /// and this process must end.
+    /// answers the requests that wait for that. Returns whether there were any changes. Changes that were not stored
+    /// are committed again by the next call, unless another server owns the store: then none of their requests is
+    /// answered, and this process must end.
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, CommitError> {
         self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
@@ -203,7 +203,7 @@ impl Writer {
             // ends, and the next one restores what is on disk. The hook that the daemon sets has logged the panic.
             let written = catch_unwind(AssertUnwindSafe(|| write(&server, &mut storage, &its_bell)));
             if written.is_err() {
-                error!("the thread of the store has panicked, so the server ends; please report this");
+                error!("the store thread has panicked, so the server ends; please report this");
                 std::process::abort();
             }
         };

@@ -1,6 +1,6 @@
-//! Limits the warnings that clients can cause, so that they cannot fill the log. The refusals of a client for one reason
-//! are logged once, and again after a minute without any; other warnings, once every 10 s. The statistics count every
-//! occurrence.
+//! Limits what clients cause in the log, so that they cannot fill it. The log has the first of a client's refusals for
+//! one reason, and again the first after a minute without any. It has each other warning once every 10 s. The
+//! statistics count every occurrence.
 //!
 //! Invariant: the memory is bounded, however many clients are refused.
 
@@ -70,7 +70,7 @@ impl Throttle {
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     recent: Recent<(ClientKey, String)>,
-    /// Refusals that are not remembered.
+    /// Limits the warnings about refusals that are not remembered.
     further: Throttle,
 }
 

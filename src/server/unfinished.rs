@@ -20,7 +20,7 @@ use super::shares::{ClientUsage, Shares};
 use signalbox_core::{ClientKey, ClientShare, MemoryLimit};
 use signalbox_model::ReachedLimit;
 
-/// 1/8 of the memory, and of a share of it, remains for unfinished input.
+/// 1/`PART` of the memory, and of a share of it, remains for unfinished input.
 const PART: usize = 8;
 
 /// The number of connections that are closed in one step: more than begin between two steps, and few enough to take little time.
@@ -150,7 +150,8 @@ impl Inputs {
     }
 
     /// Closes the connections whose input began first: those of this client if it has used up its share of the memory, and those
-    /// of the client with the most if the server has too little. Returns the limit that was reached, for each.
+    /// of the client with the most unfinished input if the server has too little memory. Returns the limit that was
+    /// reached for each closed connection.
     fn make_room(&mut self, memory: MemoryLimit, share: ClientShare, client: ClientKey) -> Vec<ReachedLimit> {
         let mut closed = Vec::new();
         while closed.len() < CLOSED_AT_ONCE

@@ -37,7 +37,7 @@ const MEASURED_PERIOD: Duration = Duration::from_secs(5);
 /// count: if cores are lacking, another worker would wait too.
 const SATURATED: f64 = 0.95;
 
-/// It remains saturated down to this share, so that a load that varies a little is reported once.
+/// A saturated worker remains so down to this share, so that a load that varies a little is reported once.
 const STILL_SATURATED: f64 = 0.8;
 
 /// Starts to serve connections, on threads or in a test.
@@ -54,7 +54,7 @@ pub struct Workers(Arc<[Worker]>);
 struct Worker {
     runtime: Handle,
     connections: AtomicUsize,
-    /// The thread, which ends when the sender is dropped, with the last handle of the workers.
+    /// The thread, and the sender at whose drop it ends; `None`: it was asked to end.
     alive: Mutex<Option<(oneshot::Sender<Infallible>, JoinHandle<()>)>>,
 }
 
@@ -116,7 +116,7 @@ impl Worker {
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            // It ends with an error, because nothing is ever sent.
+            // The wait ends with an error, because nothing is ever sent.
             let _ = runtime.block_on(ended);
         })?;
         Ok(Self {
@@ -126,7 +126,7 @@ impl Worker {
         })
     }
 
-    /// Asks the thread to end.
+    /// Asks the thread to end. Returns its handle; `None`: it was asked before.
     fn end(&self) -> Option<JoinHandle<()>> {
         let (_, thread) = lock(&self.alive).take()?;
         Some(thread)
@@ -184,9 +184,9 @@ struct Assigned {
 impl Assigned {
     /// Assigns a connection to the worker with the fewest.
     fn to_least_busy(workers: &Workers) -> Self {
-        let by_connections =
+        let least_busy =
             workers.0.iter().enumerate().min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
-        let (index, worker) = by_connections.expect("there is at least one worker");
+        let (index, worker) = least_busy.expect("there is at least one worker");
         worker.connections.fetch_add(1, Ordering::Relaxed);
         Self { workers: workers.clone(), index }
     }
