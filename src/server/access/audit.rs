@@ -141,8 +141,8 @@ impl Audit {
                 further.get_mut().count += 1;
                 false
             }
-            Entry::Vacant(place) => {
-                place.insert(FurtherRefusals { client, count: 0 });
+            Entry::Vacant(vacant) => {
+                vacant.insert(FurtherRefusals { client, count: 0 });
                 true
             }
         }

@@ -54,7 +54,7 @@ impl Standing {
     ) -> Result<(), TokenRefused> {
         match access.prove(client, is_encrypted, token) {
             Ok(proven) => {
-                self.take(access, proven);
+                self.apply(access, proven);
                 Ok(())
             }
             Err(why) => {
@@ -89,7 +89,7 @@ impl Standing {
             false => Err(TokenRefusal::OverPlain),
         });
         match valid {
-            Some(Ok(proven)) => self.take(access, proven),
+            Some(Ok(proven)) => self.apply(access, proven),
             refused => {
                 self.lost_token = refused.and_then(Result::err).or(self.lost_token);
                 self.in_use = None;
@@ -115,7 +115,7 @@ impl Standing {
         }
     }
 
-    fn take(&mut self, access: &Access, proven: Proven) {
+    fn apply(&mut self, access: &Access, proven: Proven) {
         self.in_use = Some(access.uses.begin(proven.entry.id));
         self.restricts_plain = proven.permissions.restrict_plain();
         self.permissions = proven.permissions;
