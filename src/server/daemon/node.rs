@@ -44,8 +44,8 @@ use signalbox_storage::FORMAT;
 /// How often the guards check the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 
-/// The number of periods for which relays may be open after their deadline. Together with the end of the process, that must be
-/// shorter than the time by which the lease duration exceeds the renew deadline.
+/// The number of periods for which relays may be open after their deadline. These periods and the end of the process
+/// together must be shorter than the time by which the lease duration exceeds the renew deadline.
 const OVERDUE_PERIODS_MAX: u32 = 3;
 
 /// The log line when relays do not close.

@@ -71,7 +71,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Restores the durable state. No client is served yet. `config` is the configuration of the start; for settings
-    /// that may change since, the one in `rules` counts.
+    /// that may have changed since, the one in `rules` counts.
     pub(super) fn restore(
         config: &Config,
         rules: Rules,

@@ -67,8 +67,9 @@ impl Signals {
     }
 }
 
-/// SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change while the process
-/// runs. The others stay as they are in `started`. A node that does not lead has neither an audit log nor a history.
+/// Handles SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change
+/// while the process runs. The others stay as they are in `started`. A node that does not lead has neither an audit log
+/// nor a history.
 fn reload(server: Option<&Server>, rules: &Rules, options: &Options, started: &Config, log: &Log) {
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
@@ -130,7 +131,7 @@ fn reload(server: Option<&Server>, rules: &Rules, options: &Options, started: &C
     info!("the configuration was read again");
 }
 
-/// SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.
+/// Handles SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.
 async fn report(server: &Server, config: &Config, log: &Log) {
     for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
         let items = statistics::json_items(server, server.port(namespace));
