@@ -54,7 +54,7 @@ pub type ServeRequests<S> = Box<dyn Fn(S, ClientAddress) + Send + Sync>;
 /// Returns whether a node of the cluster is known to have this address.
 pub type IsNode = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// The entry of a connection among the unproven ones, until it is dropped.
+/// The entry of a connection among the unproven ones. Dropping this removes the entry.
 struct Listed<'a> {
     unproven: &'a Mutex<Unproven<AbortHandle>>,
     number: u64,

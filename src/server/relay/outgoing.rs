@@ -169,7 +169,8 @@ impl<N: RelayNetwork> Outgoing<N> {
         let port = port_name(namespace);
         let is_encrypted_by_relay = match &self.authority {
             None => false,
-            // A client that sends nothing holds nothing, and needs no leader. No limit counts it, so it is disconnected.
+            // A client that sends nothing holds nothing, and needs no leader. No limit on connections counts it, so it
+            // is disconnected after a while.
             Some(_) => match tokio::time::timeout(FIRST_BYTE_MAX, N::first_byte(&client)).await {
                 Ok(Ok(Some(byte))) => byte != TLS_HANDSHAKE,
                 Ok(Ok(None) | Err(_)) | Err(_) => return,
@@ -349,7 +350,8 @@ pub async fn relay_port<N: RelayNetwork>(
 /// A connection to the leader: a plain one, or one over TLS that this node has begun.
 type Leader<S> = Either<S, Box<TlsStream<S>>>;
 
-/// A connection to the leader over which nothing is read or written past the term. It counts as relayed until it is dropped.
+/// A connection to the leader over which nothing is read or written past the term. It counts as relayed until this is
+/// dropped.
 pub(in crate::server) struct ToLeader<S> {
     // Dropped first, because a new leader waits until the relay is dropped.
     leader: Leader<S>,
