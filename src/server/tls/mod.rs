@@ -34,7 +34,8 @@ const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 /// The configuration of TLS, with the contents of its files.
 pub(super) struct Tls {
     settings: HandshakeSettings,
-    /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
+    /// For the connections that relays encrypt. The relays need no certificate, because they have proven themselves
+    /// already.
     for_relays: HandshakeSettings,
     plain: PlainRule,
     /// The expirations of the certificates in the files.
