@@ -21,7 +21,7 @@ use signalbox_model::{Namespace, UnixSeconds};
 /// semaphores of the configuration that wait for their counters.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Processes deadlines and evictions when they are due, until it is dropped.
+/// Processes deadlines and evictions when they are due, until the future is dropped.
 pub async fn expire(server: Arc<Server>) {
     loop {
         let mailbox_of = |connection| server.peers.find(connection).map(|peer| peer.mailbox);
@@ -56,9 +56,9 @@ async fn until_due(server: &Server) {
     .await;
 }
 
-/// Tells all connections whenever the rules are replaced or a token expires, until it is dropped. A connection checks
-/// the rules before it executes a request or sends a message; one that waits for a grant does neither, and would be
-/// granted what it may no longer have.
+/// Tells all connections whenever the rules are replaced or a token expires, until the future is dropped. A connection
+/// checks the rules before it executes a request or sends a message; one that waits for a grant does neither, and would
+/// be granted what it may no longer have.
 pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut seen = server.rules.access.seen();
     async move {
@@ -77,8 +77,8 @@ pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     }
 }
 
-/// Sweeps the counters after every boundary of the statistics interval that follows the call, until it is dropped.
-/// Boundaries that pass during a sweep share the next sweep.
+/// Sweeps the counters after every boundary of the statistics interval that follows the call, until the future is
+/// dropped. Boundaries that pass during a sweep share the next sweep.
 pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
@@ -95,7 +95,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     }
 }
 
-/// Sweeps the semaphores an `interval` after the call, and after each sweep, until it is dropped.
+/// Sweeps the semaphores an `interval` after the call, and after each sweep, until the future is dropped.
 pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     loop {
         sleep(interval).await;
@@ -103,7 +103,8 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     }
 }
 
-/// Declares the semaphores of the configuration whose counters were in use, as soon as those are idle, until it is dropped.
+/// Declares the semaphores of the configuration whose counters were in use, as soon as the counters are idle, until the
+/// future is dropped.
 pub(super) async fn declare_idle(server: Arc<Server>) {
     loop {
         sleep(CHECK_PERIOD).await;
@@ -111,7 +112,7 @@ pub(super) async fn declare_idle(server: Arc<Server>) {
     }
 }
 
-/// While memory is scarce, sweeps at once what other sweeps would leave for later, until it is dropped.
+/// While memory is scarce, sweeps at once what other sweeps would leave for later, until the future is dropped.
 pub async fn sweep_for_memory(server: Arc<Server>) {
     loop {
         sleep(CHECK_PERIOD).await;

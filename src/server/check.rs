@@ -138,17 +138,17 @@ impl Checked {
         }
     }
 
-    /// Checks that the configured user may write to `place`; unless root runs this command, that the user who runs it
+    /// Checks that the configured user may write to `path`; unless root runs this command, that the user who runs it
     /// may.
-    fn writable(&mut self, config: &Config, key: &str, value: &Path, place: &Path, access: AccessFlags) {
+    fn writable(&mut self, config: &Config, key: &str, value: &Path, path: &Path, access: AccessFlags) {
         // `check` reports an account that does not exist.
         let Ok(identity) = Identity::of(config) else { return };
-        if let Ok(Err(error)) = identity.act(|| eaccess(place, access)) {
-            let (shown, place) = (value.display(), place.display());
+        if let Ok(Err(error)) = identity.act(|| eaccess(path, access)) {
+            let (shown, path) = (value.display(), path.display());
             let user = config.user.as_deref().filter(|_| geteuid().is_root());
             let user = user.map_or("this user".to_owned(), |user| format!("the user \"{user}\""));
             self.mistake_of_root(format!(
-                "{key} = {shown}: {user} cannot write to {place}: {}; change its owner or its mode",
+                "{key} = {shown}: {user} cannot write to {path}: {}; change its owner or its mode",
                 error.desc()
             ));
         }

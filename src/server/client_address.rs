@@ -128,8 +128,8 @@ impl ClientAddress {
         }
     }
 
-    /// Like [`Self::key`], but all loopback addresses are one client, because any program of the machine can use all of
-    /// them.
+    /// Returns the same as [`Self::key`], except that all loopback addresses are one client, because any program of the
+    /// machine can use all of them.
     pub(super) fn machine_key(&self) -> ClientKey {
         match self.direct().address.ip().to_canonical() {
             ip if ip.is_loopback() => ClientKey(Ipv6Addr::LOCALHOST.octets()),

@@ -50,7 +50,7 @@ impl Metrics {
     }
 }
 
-/// Upper bounds of durations in a histogram, in seconds. Longer ones are above all of them.
+/// Upper bounds of durations in a histogram, in seconds.
 const DURATION_BOUNDS_S: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0];
 

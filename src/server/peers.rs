@@ -72,7 +72,7 @@ impl Peers {
     }
 }
 
-/// The entry of a connection, until it is dropped.
+/// The entry of a connection. Dropping this removes the entry.
 #[derive(Debug)]
 pub(super) struct PeerEntry {
     peers: Peers,

@@ -45,7 +45,7 @@ impl Port {
 /// How long a count of conflicts is used.
 const CONFLICTS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The item `conflicts` of a port. Counting it visits every shard, so one count serves all requests of a second.
+/// The item `conflicts` of a port. Counting them visits every shard, so one count serves all requests of a second.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts(Mutex<Option<(Instant, u64)>>);
 

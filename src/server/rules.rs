@@ -20,7 +20,7 @@ const CHECK_PERIOD: Duration = Duration::from_secs(600);
 /// it has a server.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    /// The configuration that was read last. Only its keys that may change while the process runs are read here.
+    /// The configuration that was read last. Only keys that may change while the process runs are read from it.
     pub(super) config: Arc<Current<Arc<Config>>>,
     pub(super) access: Arc<Access>,
     /// For new connections; `None`: TLS is not configured.
@@ -74,7 +74,7 @@ impl Rules {
         }
     }
 
-    /// Logs the warnings about expirations whenever they become due, until it is dropped.
+    /// Logs the warnings about expirations whenever they become due, until the future is dropped.
     pub(super) async fn watch_expirations(self) {
         loop {
             self.warn_of_expirations();

@@ -317,7 +317,8 @@ impl Server {
         address.map(|address| address.to_string()).unwrap_or_default().into_bytes().into()
     }
 
-    /// Adds the address to an entry. Returns it with the time for which its grant is held without a renewal.
+    /// Adds the client's address to an entry. Returns the entry with the time for which its grant is held without a
+    /// renewal.
     pub(super) fn with_address(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
         entry.address = self.address_text(connection);
         let held = entry.grant.filter(|_| entry.position == 0);

@@ -159,7 +159,7 @@ impl Inputs {
             && let Some(limit) = memory.lack(share, own.usage.bytes())
         {
             let (bytes, of) =
-                if limit.is_share { (own.bytes, Some(client)) } else { (self.bytes, self.largest()) };
+                if limit.is_share { (own.bytes, Some(client)) } else { (self.bytes, self.largest_client()) };
             if bytes <= limit.max as usize / PART {
                 break;
             }
@@ -170,7 +170,7 @@ impl Inputs {
         closed
     }
 
-    fn largest(&self) -> Option<ClientKey> {
+    fn largest_client(&self) -> Option<ClientKey> {
         self.clients.iter().max_by_key(|(_, of_client)| of_client.bytes).map(|(client, _)| *client)
     }
 

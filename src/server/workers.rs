@@ -175,7 +175,7 @@ impl Workers {
     }
 }
 
-/// A connection that is assigned to a worker: it counts as a connection of the worker until it is dropped.
+/// A connection that is assigned to a worker: it counts as a connection of the worker until this is dropped.
 struct Assigned {
     workers: Workers,
     index: usize,
