@@ -26,7 +26,7 @@ pub(in crate::server) enum Identity {
 pub(in crate::server) struct Permissions {
     rights: Arc<Rights>,
     identity: Option<Identity>,
-    /// When the token that gives them expires.
+    /// When the token that gives the rights expires.
     expires_at: Option<UnixSeconds>,
 }
 
