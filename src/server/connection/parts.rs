@@ -31,8 +31,8 @@ use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 /// connections by a fraction of a millisecond at most.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Splits a stream into requests by tokio-util's trait, as the design requires. [`RequestCodec`] cannot implement it,
-/// because its package uses no runtime.
+/// Splits a stream into requests by tokio-util's trait. [`RequestCodec`] cannot implement the trait, because its
+/// package uses no runtime.
 struct RequestDecoder(RequestCodec);
 
 impl Decoder for RequestDecoder {
@@ -138,7 +138,7 @@ impl Inbound {
         }
     }
 
-    /// Ready when the incomplete frame has to make room for others. Without one, never.
+    /// Ready when the incomplete frame has to make room for others; never if there is no incomplete frame.
     pub(super) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<End> {
         match self.unfinished.as_deref_mut() {
             Some((_, closed)) => Pin::new(closed).poll(context).map(|_| End::OutOfMemory),
