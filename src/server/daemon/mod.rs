@@ -138,7 +138,7 @@ fn serve(
     if let Some((node, term)) = &leader {
         service.server().set_whereabouts(node.whereabouts(*term));
     }
-    // Before other nodes forward requests.
+    // Before `service.serve`, after which other nodes forward requests.
     http.serve(service.server());
     service.serve(runtime, config, listeners, relays, http.serve_requests(), &workers)?;
     if let Some(outgoing) = outgoing {
@@ -227,7 +227,7 @@ fn lead(
     Ok(term)
 }
 
-/// Accepts clients and relays them, until the tasks are dropped. Open connections of clients continue.
+/// Accepts clients and relays them, until the tasks are dropped. Connections that are open then continue.
 fn accept_for_relays(
     runtime: &Runtime,
     outgoing: &Arc<Outgoing<Workers>>,
