@@ -197,8 +197,8 @@ impl ExtendedState {
     }
 
     /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since the last check: this
-    /// one continues after the names that were checked. Requests of others are served between its steps. A client that
-    /// may acquire everything needs no check.
+    /// one continues after the names that were checked. The core serves requests of other clients between the steps. A
+    /// client that may acquire everything needs no check.
     pub(super) fn check_names(&mut self, server: &Server) {
         self.lacks_rights = false;
         let may = |target: Target<'_>| self.standing.may(Right::Acquire, target);
