@@ -1,4 +1,4 @@
-//! The connections to the relay port that have not yet proven to come from a relay.
+//! The connections to the relay port that have not proven yet that they come from a relay.
 //!
 //! Any program that reaches the port can open such connections. A node needs one for about a round trip, so new ones
 //! are served, and the oldest are closed.
@@ -44,7 +44,8 @@ impl<T> Default for Unproven<T> {
 pub(super) struct NoRoom;
 
 impl<T> Unproven<T> {
-    /// Makes room for a connection of this client. Returns the handle of another connection, if that must be closed for it.
+    /// Makes room for a connection of this client. Returns the handle of another connection, if one must be closed for
+    /// that.
     pub(super) fn make_room(&mut self, client: ClientKey, is_of_node: bool) -> Result<Option<T>, NoRoom> {
         let is_own = |other: &Connection<T>| other.client == client;
         let has_used_up_share =
