@@ -89,8 +89,8 @@ pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) client: ClientAddress,
     /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
-    /// Where its input is counted; `None`: nowhere, because the process does not serve clients, and only its few HTTP
-    /// connections have handshakes.
+    /// Where the input of the handshake is counted; `None`: nowhere, because the process does not serve clients, and
+    /// only its few HTTP connections have handshakes.
     pub(in crate::server) unfinished: Option<&'a Arc<Unfinished>>,
 }
 

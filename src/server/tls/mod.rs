@@ -28,7 +28,7 @@ use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 /// The most bytes that a client may send before its handshake is complete, certificates included.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The same if clients are not asked for certificates. Clients usually send 2 KiB.
+/// The limit in place of [`BYTES_MAX`] if clients are not asked for certificates. Clients usually send 2 KiB.
 const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
 /// The configuration of TLS, with the contents of its files.
