@@ -86,7 +86,7 @@ pub async fn serve_port<L: Listener>(
 ///
 /// It waits longer after each accept that failed: the connection stays in the queue of the kernel, so accepting it
 /// again at once would be a busy loop. `failed` notes a failure, and returns whether a warning may be logged; `port` is
-/// the name of the port in it.
+/// the name of the port in the warning.
 pub(super) async fn accept_all<L: Listener>(
     mut listener: L,
     port: &'static str,
@@ -168,7 +168,7 @@ pub(super) struct RestingListener {
 enum State {
     /// Each connection wakes the thread. This is the same socket, registered with the runtime.
     Registered(TcpListener),
-    /// Many connections are refused, so it rests again and again.
+    /// Many connections are refused, so the socket rests again and again.
     Resting {
         /// Connections that were accepted since the last rest.
         accepted: u32,

@@ -80,7 +80,8 @@ pub struct Log {
 
 impl Log {
     /// Opens the log and makes it the log of the process. Events that are at least as important as `threshold` are appended to the
-    /// file, or without one written to standard error. It can be called once.
+    /// file, or without one written to standard error. Fails if the file cannot be opened, or if the process has a log
+    /// already.
     pub fn init(threshold: Threshold, file: Option<PathBuf>, format: Format) -> Result<Self, LogError> {
         let (log, subscriber) = Self::open(threshold, file, format)?;
         tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadyStarted)?;

@@ -18,7 +18,7 @@ pub(super) struct Metrics {
     pub(super) refused_connections: Count,
     /// Connections closed because they began without TLS.
     pub(super) refused_plain: Count,
-    /// Connections over TLS, since their handshakes succeeded.
+    /// Connections whose TLS handshake succeeded.
     pub(super) tls_connections: Count,
     /// Connections closed because their TLS handshake failed.
     pub(super) failed_handshakes: Count,

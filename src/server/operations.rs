@@ -1,5 +1,5 @@
 //! The changes that administrators make, on the service ports and over HTTP: the right that each needs, its execution,
-//! and its lines in the log and in the audit log once it is known how it ended.
+//! and its lines in the log and in the audit log once its outcome is known.
 
 use tracing::info;
 

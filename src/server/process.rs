@@ -127,7 +127,8 @@ fn find_group(name: &str) -> Result<Group, PrivilegeError> {
 }
 
 /// Switches core dumps of the process off: a dump would have tokens that clients have sent, and the keys of sessions and
-/// certificates. A change of account may have switched them on again. The kernel then also refuses debuggers of the same user.
+/// certificates. The kernel then also refuses debuggers of the same user. Must be called again after a change of
+/// account, which may switch core dumps on.
 pub(super) fn disable_core_dumps() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }

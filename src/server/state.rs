@@ -1,4 +1,4 @@
-//! The state of a server, and the settings of it that may change while it runs.
+//! The state of a server, and its settings that may change while it runs.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct Server {
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) unfinished: Arc<Unfinished>,
     pub(super) started: Instant,
-    /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
+    /// The fence past whose deadline nothing is written to a client; `None`: this server is not a node of a cluster.
     pub(super) fence: Option<Fence>,
     /// Where clients reach the cluster; unset if this server is not a node, or does not lead yet.
     pub(super) whereabouts: OnceLock<Whereabouts>,
@@ -293,7 +293,7 @@ impl Server {
         }
     }
 
-    /// Returns whether a connection has something to do for its peer.
+    /// Returns whether any connection has something to do for its peer.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }

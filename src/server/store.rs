@@ -4,8 +4,8 @@
 //! commit wait for the next batch, so one flush to disk serves every request of that time.
 //!
 //! A batch that cannot be committed is committed again after a pause, until it is stored; the requests that wait for
-//! the store are answered in the meantime. After a flush that failed, the store refuses everything until the daemon is
-//! restarted, because it is not known what is on disk.
+//! the store are answered in the meantime, with `Not stored` unless they release or revoke something. After a flush
+//! that failed, the store refuses everything until the daemon is restarted, because it is not known what is on disk.
 //!
 //! A server that no longer owns the store answers nothing that depends on it: the process ends.
 
