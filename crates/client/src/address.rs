@@ -108,7 +108,8 @@ impl Address {
         self.resolved
     }
 
-    /// Returns the only possible socket address: that of [`Self::resolved_to`], or a host that is an IP address.
+    /// Returns the socket address to connect to if it is known without resolving a name: that of [`Self::resolved_to`],
+    /// or that of a host that is an IP address.
     pub(super) fn exact(&self) -> Option<SocketAddr> {
         let given =
             || self.host.parse::<IpAddr>().ok().map(|ip| (ip, self.port.unwrap_or(COUNTER_PORT)).into());
@@ -170,7 +171,8 @@ fn split(text: &str) -> Result<(&str, Option<&str>), AddressError> {
     }
 }
 
-/// A link-local address may have a zone (`fe80::1%eth0`), which the resolver supports and `Ipv6Addr` does not.
+/// Returns whether the host is an IPv6 address. A link-local one may have a zone (`fe80::1%eth0`), which the resolver
+/// supports and `Ipv6Addr` does not.
 fn is_ipv6(host: &str) -> bool {
     let address = host.split_once('%').map_or(host, |(address, _zone)| address);
     address.parse::<Ipv6Addr>().is_ok()

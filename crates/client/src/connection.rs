@@ -193,7 +193,7 @@ macro_rules! outgoing {
 
 outgoing! { Request Extended SysvRequest }
 
-/// How many responses a posted request has.
+/// The number of responses that a posted request has, without the notice that it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
     One,
@@ -250,7 +250,7 @@ impl Shared {
     /// Queues the request once there is room, and registers the receiver of its responses. Returns its opaque.
     async fn queue(&self, request: impl Outgoing, waiting: Waiting) -> Result<Opaque, Disconnect> {
         loop {
-            // Subscribe before the check, so that no wake-up is missed between the two.
+            // Subscribe before the check, so that no wake-up between the check and the wait is missed.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             if self.end.borrow().is_some() || self.state().outgoing.len() < QUEUED_BYTES_MAX {
@@ -288,7 +288,7 @@ impl Shared {
         self.finish(reason);
     }
 
-    /// Writes all queued requests as one batch, and again those that were queued during the write.
+    /// Writes the queued requests in batches: a batch is all that was queued during the previous write.
     async fn write_requests(&self, mut writer: impl AsyncWrite + Unpin) -> Disconnect {
         let mut batch = Vec::new();
         loop {
@@ -344,7 +344,7 @@ impl Shared {
         let mut state = self.state();
         let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
         let Waiting::Posted { deliver, answers } = entry.get() else { return Some(frame) };
-        // The answer comes later.
+        // The notice that the request waits; the answer comes later.
         let is_queued = frame.status == Status::Queued.code();
         deliver(frame);
         if *answers == Answers::One && !is_queued {

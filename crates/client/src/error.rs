@@ -322,7 +322,7 @@ pub enum Lost {
     /// The client was closed, or the runtime or thread that renews the lease has ended.
     #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
-    /// This process is a fork of the one that holds the permit, which still holds it.
+    /// This process is a fork of the one that acquired the permit and still holds it.
     #[error(
         "this process is a fork of the one that holds the permit; stop the work here, and acquire with a client that was made \
         after the fork"
@@ -530,8 +530,8 @@ pub enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// Returns whether the certificates or the configuration cause the failure. The other failures may be faults of the
-    /// network, or come from a server that is being stopped.
+    /// Returns whether another attempt would fail too, because the certificates or the configuration cause the failure.
+    /// The other failures may be faults of the network, or come from a server that is being stopped.
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
     }

@@ -72,8 +72,8 @@ impl PlainClient {
         socket::first_of(address, limit, open).await
     }
 
-    /// Uses a connection to an address. If that is one of several IP addresses of a host, first sends Noop and waits
-    /// for any answer.
+    /// Uses a stream that is connected to an address. If the host may have other IP addresses, first checks with Noop
+    /// that a server answers at this one.
     async fn open(
         stream: TcpStream,
         address: Address,
@@ -337,7 +337,7 @@ impl PlainPermit {
     }
 
     /// Waits until the connection has ended, which releases the resources, and returns why. The failure of the server's
-    /// host is detected within about 30 s; the end of a lease is known to the millisecond ([`Client`](super::Client)).
+    /// host is detected within about 30 s. A [`Client`](super::Client) detects it at the latest when the lease ends.
     ///
     #[doc = example!("permit: PlainPermit", r#"eprintln!("{}", permit.lost().await);"#)]
     pub async fn lost(&self) -> Disconnect {

@@ -50,7 +50,7 @@ pub trait Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)] // For the command line.
 pub struct First<T> {
-    /// The address that has answered: one that was given, or that one was resolved to.
+    /// The address that has answered: one of those given, or an IP address of its host.
     pub address: Address,
     /// Its answer.
     pub answer: T,
@@ -100,7 +100,7 @@ impl Accepted {
 #[derive(PartialEq)]
 struct Target {
     address: Address,
-    /// Otherwise, its host may have several IP addresses.
+    /// Whether the address is one IP address; otherwise, its host may have several.
     is_resolved: bool,
 }
 
@@ -183,7 +183,7 @@ where
             Ok(Event::Resolved(resolved)) => {
                 let name = attempts.remove(position).target.address;
                 debug!(%name, ?resolved, "resolved");
-                // They are tried next, except those that are already known.
+                // The IP addresses are tried next, except those that are already known.
                 for address in resolved.into_iter().rev() {
                     let target = Target { address, is_resolved: true };
                     let tried = attempts.iter().map(|attempt| &attempt.target);
@@ -203,7 +203,7 @@ where
                 if failure.is_of_server() || reason.as_ref().is_none_or(|reason| !reason.is_of_server()) {
                     reason = Some(failure);
                 }
-                // It may be tried again. A host that could not be resolved is then resolved again.
+                // The address may be tried again. A host that could not be resolved is then resolved again.
                 failed.push_back(attempts.remove(position).target);
                 if untried.is_empty() && attempts.is_empty() {
                     return Err(reason.expect("an attempt has failed"));

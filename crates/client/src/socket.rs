@@ -23,7 +23,7 @@ const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Resolves the host of an address. Returns an address for each IP address of it, at least one.
+/// Resolves the host of an address. Returns an address for each IP address of the host, at least one.
 pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectError> {
     if address.exact().is_some() {
         return Ok(vec![address]);

@@ -189,7 +189,7 @@ impl Process {
     /// `timeout`; `None`: without a limit. Fails with [`Errno::Again`] after that time, or at once because of
     /// [`IPC_NOWAIT`].
     ///
-    /// Dropping the future cancels the call. It may have been performed before.
+    /// Dropping the future cancels the call, unless it was already performed.
     ///
     /// ```no_run
     /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
@@ -286,7 +286,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sets the value of a semaphore: SETVAL. Clears the adjustments of it that processes have.
+    /// Sets the value of a semaphore: SETVAL. Clears the adjustments that processes have for it.
     ///
     #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_value(set, 0, 1).await?;")]
     pub async fn set_value(&self, set: SetId, number: u32, value: u16) -> Result<(), Error> {
@@ -294,11 +294,11 @@ impl Process {
         self.control("change", set, command, ResponseFrame::call_done).await
     }
 
-    /// Sets the values of all semaphores: SETALL. Clears the adjustments of them that processes have.
+    /// Sets the values of all semaphores: SETALL. Clears the adjustments that processes have for them.
     ///
     #[doc = example!("process: sysv::Process, set: sysv::SetId", "process.set_values(set, &[1, 0, 0]).await?;")]
     pub async fn set_values(&self, set: SetId, values: &[u16]) -> Result<(), Error> {
-        // More do not fit on the wire, and no set has them.
+        // More values do not fit on the wire, and no set has more.
         if values.len() > u16::MAX.into() {
             return Err(Error::from(Errno::Inval).with_request(about_set("change", set)));
         }

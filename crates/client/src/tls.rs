@@ -98,7 +98,8 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     /// Reads the files. They are read again for each connection, so that they can be replaced before they expire. If
-    /// they cannot be used then, the last ones stay in use, and the log has a warning (`tracing`). Pipes are read once.
+    /// the new files cannot be used, the former ones stay in use, and the log has a warning (`tracing`). Pipes are read
+    /// once.
     ///
     /// # Errors
     /// [`TlsFilesError`], which names the file and what is wrong with it.
@@ -128,7 +129,7 @@ impl Tls {
     }
 }
 
-/// Reads the files.
+/// Reads the files, and returns the configuration for new connections.
 fn configuration(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsFilesError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(VERSIONS)
@@ -225,8 +226,8 @@ impl fmt::Debug for TlsStream {
 }
 
 impl TlsStream {
-    /// Converts an error of TLS. The server verifies the certificate of the client after its own part of the handshake,
-    /// so a refusal arrives instead of the first answer.
+    /// Converts an error of TLS to one with advice. The server verifies the certificate of the client after the
+    /// client's part of the handshake, so a refusal arrives instead of the first answer.
     fn explained(&self, error: io::Error) -> io::Error {
         match rustls_error(&error) {
             Some(_) => io::Error::other(failed(&self.address, failure_of(&error))),

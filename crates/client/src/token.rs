@@ -65,8 +65,8 @@ impl Token {
 
     /// Reads a file that has nothing but a token. It is read again for each connection, and by a
     /// [`Client`](super::Client) after the server has refused a request, so that it can be replaced while the program
-    /// runs. If it cannot be used then, the last token stays in use, and the log has a warning (`tracing`). A pipe is
-    /// read once.
+    /// runs. If the new file cannot be used, the former token stays in use, and the log has a warning (`tracing`). A
+    /// pipe is read once.
     ///
     /// # Errors
     /// The error of the operating system, or one of the kind `InvalidData` if the file is empty or too long.
@@ -105,9 +105,9 @@ impl Token {
         self.secret.0 == other.secret.0
     }
 
-    /// Allows the client to send the token to other machines even without TLS, where others may read it. The
-    /// server accepts it there only with `access.tokens_over_plain`. Otherwise such a connection fails with
-    /// [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
+    /// Allows the client to send the token to other machines even without TLS, where others may read it. The server
+    /// accepts it there only with `access.tokens_over_plain`. Without this permission, the client does not send the
+    /// token, and such a connection fails with [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
     ///
     #[doc = example!("", r#"let token = Token::new("sbx_0123456789abcdef_0123").over_plain();"#)]
     #[must_use]

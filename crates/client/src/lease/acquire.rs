@@ -274,7 +274,7 @@ impl PendingAcquire {
     ) -> Result<Permit, AcquireFailure> {
         let outcome = session.acquire(Arc::clone(&spec), asked_at);
         let mut pending = Self { session: Arc::clone(&session), outcome: Some(outcome) };
-        let received = pending.outcome.as_mut().expect("it is not received yet").await;
+        let received = pending.outcome.as_mut().expect("the outcome is not received yet").await;
         pending.outcome = None;
         match received.unwrap_or(Err(AcquireFailure::SessionEnded { down_since: None })) {
             Ok(grant) => Ok(Permit::new(session, grant, spec)),
@@ -353,7 +353,7 @@ macro_rules! request_methods {
 
             /// Sets how long the server keeps this request's place in the queue and its permit without a renewal,
             /// instead of the client's time to live ([`Builder::ttl`](crate::Builder::ttl)). The server limits it.
-            /// It belongs to a session: see [`Self::label`].
+            /// Permits with another time to live have a session of their own: see [`Self::label`].
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -417,7 +417,7 @@ macro_rules! request_methods {
             /// Acquires in a single flight, and waits like [`Self::acquire`]: of many clients that need the same
             /// result, one is granted the permit and does the work, and the waiting ones are informed when it is done
             /// ([`Permit::release_done`]). If that client fails, the next one does the work. The request is for one
-            /// resource of one name with a maximum of 1, which is the default of a limit here.
+            /// resource of one name with a maximum of 1, which is the default for a limit.
             ///
             /// The work may be repeated after a failover, a restart or a lost lease: check for the result before the request,
             /// and again when the permit is held.
@@ -440,8 +440,8 @@ macro_rules! request_methods {
                 self.0.acquire_shared(true).await
             }
 
-            /// Acquires in a single flight without waiting, for a client that works only if no other one does
-            /// ([`Self::shared`]).
+            /// Acquires in a single flight without waiting, for a client that does the work only if no other client is
+            /// doing it ([`Self::shared`]).
             ///
             #[doc = example!("client: Client", r#"let flight = client.limit("page/7").try_shared().await?;"#)]
             pub async fn try_shared(self) -> Result<Flight, Error> {

@@ -128,8 +128,8 @@ impl Builder {
         self
     }
 
-    /// Sets the token, which decides what the client may do. The client sends it over each connection, but without TLS
-    /// not to other machines, unless [`Token::over_plain`] allows that.
+    /// Sets the token, which decides what the client may do. The client sends it over each connection, but not to other
+    /// machines without TLS, unless [`Token::over_plain`] allows that.
     ///
     #[doc = example!(
         "",
@@ -189,8 +189,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long each address may take to answer, and then to open a session, instead of 5 s. For a session that is
-    /// open, the limit stays 5 s.
+    /// Sets how long each address may take to answer, and then to open a session, instead of 5 s. For attaching a
+    /// session that is already open, the limit stays 5 s.
     #[doc(hidden)] // For the command line.
     pub fn open_max(mut self, limit: Duration) -> Self {
         self.settings.open_max = limit;

@@ -81,8 +81,8 @@ impl Claim {
     }
 
     /// Requests this slot of a declared semaphore with numbered slots, instead of any. The request waits in the queue
-    /// like others: while it is the first and its slot is held or out of service, those after it wait too. It must be
-    /// for one resource, and does not create a semaphore.
+    /// like others: while it is the first and its slot is held or out of service, those after it wait too. The request
+    /// must be for one resource, and does not create a semaphore.
     ///
     #[doc = example!("", r#"let third = Claim::declared("gpu").slot(3);"#)]
     #[must_use]

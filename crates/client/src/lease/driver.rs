@@ -106,14 +106,14 @@ enum Sharing {
     /// No acquire: the session is being handed over. These callers are answered when the server has answered all
     /// requests.
     Isolating(Vec<oneshot::Sender<Result<OpenedSession, Error>>>),
-    /// No acquire: the session was handed over, or that has failed.
+    /// No acquire: the session was handed over, or the handover has failed.
     Isolated,
 }
 
 /// An event that wakes a driver.
 enum Event {
     Link(LinkEvent),
-    /// The other server has answered, or cannot be reached.
+    /// The server to which the session may move has answered Hello, or cannot be reached.
     Greeted(Result<Greeted, Error>),
     /// `None`: the last user of the session is gone.
     Command(Option<Command>),
@@ -284,7 +284,7 @@ impl Driver {
         }
     }
 
-    /// Closes the session, whose last user is gone.
+    /// Closes the session, because its last user is gone or the client is closed.
     fn close(&mut self) {
         if !matches!(self.phase, Phase::Active) {
             return;
@@ -630,7 +630,7 @@ impl Driver {
     }
 
     /// Ends the session, which is no longer attached to the connection. If a late attachment of this client may have
-    /// detached it ([`AttachmentFailure`]), attaches it again instead: that answer decides.
+    /// detached it ([`AttachmentFailure`]), attaches it again instead: the answer shows whether the session is lost.
     fn detached(&mut self, reason: Lost) {
         if self.reconnect.take_late_attachment() {
             self.disconnected(&Disconnect::ClosedByServer);

@@ -1,6 +1,6 @@
 //! Runs the drivers of sessions on a thread of the client, or in the caller's runtime.
 //!
-//! The client shares the executor with the handles of its sessions, which its permits keep. Dropping the last of them
+//! The client shares the executor with the handles of its sessions, which its permits keep. Dropping the last clone
 //! waits until the drivers on the client's thread have closed their sessions, so that a program can end right after it.
 
 use std::io;
@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 
 use crate::creator::Creator;
 
-/// The longest time that dropping the last user of a client waits: long enough for a reachable server to answer. If it
-/// does not, what is held is released when the leases end.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// The longest time for which dropping the last clone of an executor waits: long enough for a reachable server to
+/// answer. If no server does, what is held is released when the leases end.
+const DROP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Runs drivers.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl Drop for Thread {
         self.alive = None;
         if std::thread::current().id() != self.id {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // Nothing is ever sent: the wait ends with the last driver, or after `FLUSH_MAX`.
-            let _ = ended.recv_timeout(FLUSH_MAX);
+            // Nothing is ever sent: the wait ends with the last driver, or after `DROP_WAIT_MAX`.
+            let _ = ended.recv_timeout(DROP_WAIT_MAX);
         }
     }
 }

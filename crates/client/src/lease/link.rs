@@ -137,7 +137,7 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct SessionConnection {
     greeted: Greeted,
-    /// When the last answered request was sent. The server renewed the lease after that.
+    /// When the last request that is known to have renewed the lease was sent.
     renewed_at: Moment,
     /// When the unanswered KeepAlive was sent, if there is one.
     keep_alive_sent: Option<Moment>,
@@ -197,12 +197,12 @@ impl SessionConnection {
         self.greeted.token.as_ref()
     }
 
-    /// Returns when the last answered request was sent.
+    /// Returns when the last request that is known to have renewed the lease was sent.
     pub(super) fn renewed_at(&self) -> Moment {
         self.renewed_at
     }
 
-    /// Notes the answer to a request that was sent at this moment.
+    /// Notes that a request that was sent at this moment has renewed the lease.
     pub(super) fn renewed(&mut self, sent: Moment) {
         self.renewed_at = self.renewed_at.max(sent);
     }
@@ -263,8 +263,8 @@ pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
 pub(super) enum Target {
     /// A session that was opened.
     Opened(OpenedSession),
-    /// A session that is to be opened with this key; an earlier attempt may have opened it without an answer. `None`:
-    /// the server makes the key.
+    /// A session that is to be opened with this key. An earlier attempt whose answer was lost may have opened it
+    /// already. `None`: the server makes the key.
     New(Option<SessionKey>),
 }
 

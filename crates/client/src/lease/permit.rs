@@ -26,10 +26,10 @@ const RELEASE: &str = "release";
 /// Dropping a permit releases it without waiting; [`Permit::release`] reports the result. Work that must not continue
 /// without the permit checks [`Permit::is_held`] before each step, or runs in [`Permit::guard`].
 ///
-/// A permit ends here before the server grants the resources to others: leases are counted from when a request was
-/// sent, less 4 % for clocks that run at different rates, on a clock that also runs while the machine is suspended. But
-/// no client can stop a write that is already under way. The store that receives the write can, if it is sent the
-/// fencing token [`Permit::id`]: see "Fencing tokens" in `docs/semantics.md`.
+/// In the client, a permit ends before the server grants the resources to others: leases are counted from when a
+/// request was sent, less 4 % for clocks that run at different rates, on a clock that also runs while the machine is
+/// suspended. But no client can stop a write that is already under way. The store that receives the write can, if it is
+/// sent the fencing token [`Permit::id`]: see "Fencing tokens" in `docs/semantics.md`.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -95,8 +95,9 @@ impl Permit {
         &self.grant.granted.capacities
     }
 
-    /// Returns the claims whose semaphore existed with a capacity that differs from the requested one, and the capacity
-    /// that it has. The programs that use it request different capacities. The client also logs a warning.
+    /// Returns the claims whose semaphore existed with a capacity that differs from the requested one, and the actual
+    /// capacity. Such a difference means that programs request different capacities for one semaphore. The client also
+    /// logs a warning.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox_client::Permit) {
@@ -160,7 +161,7 @@ impl Permit {
     }
 
     /// Waits until the permit is lost, and returns why. The client's own thread detects the loss, so a busy runtime
-    /// does not delay the detection; it delays the task that awaits this.
+    /// does not delay the detection, but only the task that awaits it.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox_client::Permit) {
@@ -207,7 +208,7 @@ impl Permit {
             None => Poll::Pending,
         });
         tokio::select! {
-            // Check for a loss first: the work must not take another step without the permit.
+            // Check for a loss first: the work must not continue without the permit.
             biased;
             lost = self.lost() => Err(self.failed(HOLD, lost)),
             done = work => Ok(done),
@@ -219,7 +220,8 @@ impl Permit {
     /// that wait in the session are not handed over: they queue again in another session of this client.
     ///
     /// # Errors
-    /// If the permit is lost or no server is connected. The permit is then released, even if the future is dropped.
+    /// Fails if the permit is lost or no server is connected. The permit is then released; dropping the future releases
+    /// it too.
     ///
     #[doc = example!(
         "permit: Permit",

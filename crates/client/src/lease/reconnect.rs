@@ -75,8 +75,9 @@ pub(super) enum AfterFailure {
 }
 
 impl Reconnect {
-    /// Also returns when the first round begins. A session that replaces a lost one begins with a pause, so that a
-    /// client does not open sessions as fast as a server ends them.
+    /// Prepares the connections of a session that is not open yet. Also returns when the first round begins. A session
+    /// that replaces a lost one begins with a pause, so that a client does not open sessions as fast as a server ends
+    /// them.
     pub(super) fn new(settings: Settings, now: Moment, replaces_lost: bool) -> (Self, Moment) {
         let mut rng = Rng::with_seed(settings.seed);
         let first = settings.first.clone().map(Address::unresolved);
@@ -119,8 +120,8 @@ impl Reconnect {
         Some((address, greeting))
     }
 
-    /// Begins to say Hello again to the same server, which has refused a request, with the token that has replaced this
-    /// one.
+    /// Begins to say Hello again to the same server, which has refused a request, with the token that has replaced
+    /// `refused`.
     pub(super) fn show_another_token(&mut self, refused: &Token) -> Option<(Address, Greeting)> {
         let address = self.last_address.clone()?;
         self.greets_leader = false;
@@ -340,10 +341,10 @@ impl ClusterAddresses {
         self.leader.clear();
     }
 
-    /// Returns the addresses to try, each once: first those of the next leader, then those that the program has
-    /// configured, then those that servers have reported. The address of the former connection, `last`, is tried last,
-    /// because it may take long to notice that it still fails. If `last` is one IP address of a host, the host keeps
-    /// its position for the others.
+    /// Returns the addresses to try, each once: first those of the next leader, which are tried only in this round,
+    /// then those that the program has configured, then those that servers have reported. The address of the former
+    /// connection, `last`, is tried last, because it may take long to notice that it still fails. If `last` is one IP
+    /// address of a host, the host keeps its position, for its other addresses.
     pub(super) fn round<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Address>,
@@ -376,6 +377,7 @@ impl ClusterAddresses {
         self.moved_in = Some(self.epoch);
     }
 
+    /// Returns whether a server has reported a cluster.
     pub(super) fn is_known(&self) -> bool {
         self.renew_deadline.is_some()
     }

@@ -44,8 +44,8 @@ pub(super) enum Command {
     /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when the server has answered all
     /// requests.
     Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
-    /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
-    /// caller may be gone when that is answered: then nothing would release what the session holds.
+    /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], whose caller
+    /// may be gone before the answer: then nothing else would release what the session holds.
     StopRenewing,
     /// Closes the session, which releases all that it holds, and then closes the channel without a value.
     Close(oneshot::Sender<()>),
@@ -68,8 +68,8 @@ pub(super) enum AcquireFailure {
     Final(Error),
     /// Its session ended, and its place in the queue is lost. It can be repeated in another session.
     SessionEnded {
-        /// Since when the session had no stable connection; if it had one, when it ended. `None`: its driver never
-        /// received the acquire.
+        /// The time since which the session had no stable connection, or the end of the session if it had one. `None`:
+        /// its driver never received the acquire.
         down_since: Option<Moment>,
     },
 }

@@ -1,4 +1,4 @@
-//! The settings of a client, which all its sessions share.
+//! The settings of a client. Each session has a copy, with its own terms and seed.
 
 use std::sync::Arc;
 use std::time::Duration;

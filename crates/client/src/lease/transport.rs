@@ -73,8 +73,9 @@ pub trait Transport: Send + Sync + 'static {
         self.connect(address, limit)
     }
 
-    /// Returns the address of the server if others may read what is sent over this stream: no token is sent there.
-    /// `None`, the default: what is sent is encrypted, or does not leave the machine.
+    /// Returns the address of the server if others may read what is sent over this stream. No token is then sent over
+    /// it, unless [`Token::over_plain`](crate::Token::over_plain) allows that. `None`, the default: what is sent is
+    /// encrypted, or does not leave the machine.
     fn in_clear(&self, _stream: &Self::Stream) -> Option<SocketAddr> {
         None
     }
