@@ -88,7 +88,7 @@ impl NodeStatus {
 impl ClusterStatus {
     /// Returns the name of the node that leads, which has not released the leadership and sends heartbeats.
     pub fn leader(&self) -> Option<&str> {
-        let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
+        let leadership = self.leadership.as_ref().filter(|found| found.state == LeadershipState::Held)?;
         let node = self.nodes.get(&leadership.node)?;
         (node.is_alive() && node.node.incarnation == leadership.incarnation)
             .then_some(leadership.node.as_str())
@@ -96,7 +96,7 @@ impl ClusterStatus {
 
     /// Returns whether the format of records can be raised to `own`.
     pub fn finalization(&self, own: u32) -> Finalization {
-        let nodes = self.nodes.iter().map(|(name, of)| (name, &of.node));
+        let nodes = self.nodes.iter().map(|(name, status)| (name, &status.node));
         Finalization::new(self.format.record_format, own, nodes)
     }
 }
@@ -229,7 +229,7 @@ pub fn release(
 }
 
 /// Returns whether a run is no longer a node and does not lead. If an attempt was performed but its answer was lost,
-/// the comparisons of the repeated attempt fail, and this shows that it was performed.
+/// the comparisons of the repeated attempt fail, but this state shows that the first one was performed.
 fn is_removed(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -248,11 +248,13 @@ pub(super) fn is_led_by(
     incarnation: &Incarnation,
 ) -> Result<bool, AdminError> {
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
-    Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
+    let leads = |found: Leadership| found.state == LeadershipState::Held && found.incarnation == *incarnation;
+    Ok(leadership.is_some_and(leads))
 }
 
 /// Removes a node that will not come back, after it has sent no heartbeat for two retry periods, or for the lease duration if it
-/// relays clients: a new leader does not wait for a node without keys, so it must have closed its relays (invariant C5).
+/// relays clients: a new leader does not wait for a node without keys, so the node must have closed its relays
+/// (invariant C5).
 ///
 /// # Errors
 ///
@@ -265,7 +267,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         return Err(AdminError::no_node(name, nodes.keys()));
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
-    if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {
+    if leadership.is_some_and(|found| found.node == name && found.state == LeadershipState::Held) {
         return Err(AdminError::Leads(name.to_owned()));
     }
     let heartbeat = keys.heartbeat(name);
@@ -302,8 +304,8 @@ pub struct Finalized {
     pub to: u32,
 }
 
-/// Raises the format of records to `own`, the newest one of this program, if every node reads it, even a silent one. The leader
-/// continues with the format of its takeover, so `own` is written from the next takeover on.
+/// Raises the format of records to `own`, the newest one of this program, if every node, even a silent one, reads that
+/// format. The leader continues with the format of its takeover, so `own` is written from the next takeover on.
 ///
 /// # Errors
 ///

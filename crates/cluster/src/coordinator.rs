@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::keys::end_of_prefix;
 use super::timing::BootTime;
 
-/// A revision of the store: it grows with every transaction that writes. 0 is before everything.
+/// A revision of the store: it grows with every transaction that writes. 0 is before the first one.
 pub type Revision = u64;
 
 /// A linearizable store of keys and values, and the clock of its caller. Tests simulate both.
@@ -28,8 +28,8 @@ pub trait Coordinator: Send {
     ///
     /// # Errors
     ///
-    /// After [`CallError::Unanswered`] it may have been performed, or may still be, for as long as it takes; after
-    /// [`CallError::Refused`] it was not and will not be.
+    /// After [`CallError::Unanswered`], the transaction may have been performed, or may still be performed at any later
+    /// time; after [`CallError::Refused`], it was not and will not be.
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError>;
 
     /// Waits between two calls.
@@ -98,7 +98,7 @@ impl<C: Coordinator> Coordinator for Persistent<C> {
         self.call(|inner| inner.range(range))
     }
 
-    /// If an attempt was performed whose answer was lost, the comparisons of the next one fail.
+    /// If an attempt was performed but its answer was lost, the comparisons of the next attempt fail.
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
         self.call(|inner| inner.transact(transaction))
     }

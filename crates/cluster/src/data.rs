@@ -13,8 +13,9 @@ use super::timing::Timing;
 use signalbox_core::Record;
 use signalbox_storage::{FORMAT, StorageError};
 
-/// The most records, and the most bytes unless one record has more, in one transaction of an import.
+/// The largest number of records in one transaction of an import.
 const RECORDS_MAX: usize = 4_000;
+/// The largest size of several records in one transaction of an import. One record may be larger.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Why records were not imported into a cluster.
@@ -72,7 +73,8 @@ pub fn import(
         batch.push(Operation::Put { key, value });
     }
     write(batch)?;
-    // The sessions of the first leader get higher numbers than those of the former server.
+    // A session's number begins with an epoch. The first leader gets a higher epoch than the imported sessions have, so
+    // that its own sessions get unused numbers.
     let epoch = records.iter().filter_map(epoch_of).max().unwrap_or(0);
     let leadership = Leadership {
         epoch,
@@ -88,8 +90,8 @@ pub fn import(
     .map(drop)
 }
 
-/// Claims a cluster that is empty or has an unfinished import, whose records it removes. Returns the revision
-/// afterwards.
+/// Claims a cluster that is empty or has an unfinished import, and removes the records of that import. Returns the
+/// revision afterwards.
 fn claim(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
     let in_use = || ImportError::InUse(keys.prefix().to_owned());
     let found = coordinator.range(&Range { count_only: false, ..all_keys(keys) })?.entries;

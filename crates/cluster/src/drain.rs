@@ -174,7 +174,8 @@ fn next_leader(
     let deadline = coordinator.now().after(NEXT_LEADER_MAX);
     while coordinator.now() < deadline {
         let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
-        let next = leadership.filter(|of| of.state == LeadershipState::Held && of.incarnation != *former);
+        let next =
+            leadership.filter(|found| found.state == LeadershipState::Held && found.incarnation != *former);
         if let Some(Leadership { node, epoch, .. }) = next {
             return Ok(Some((node, epoch)));
         }
@@ -211,7 +212,7 @@ pub struct DrainedLeader<C> {
 
 impl<C: Coordinator> DrainedLeader<C> {
     /// Chooses the node that leads next: the one that the request names, or, of those that may lead and send
-    /// heartbeats, one with the newest version. Takes the time of two heartbeats.
+    /// heartbeats, one with the newest version. This takes as long as two heartbeats.
     ///
     /// # Errors
     ///
@@ -222,11 +223,12 @@ impl<C: Coordinator> DrainedLeader<C> {
         if modified == request.written { Ok(next) } else { Err(AdminError::Withdrawn) }
     }
 
-    /// Returns the successor for the release of the leadership; `None`: it has left the cluster in the meantime, so any
-    /// node may lead. Call this when the server has stored its last change.
+    /// Checks that the chosen run is still in the cluster, and returns it as the successor for the release of the
+    /// leadership; `None`: it has left, so any node may lead next. Call this when the server has stored its last
+    /// change.
     pub fn confirm_successor(&mut self, successor: Successor) -> Option<Successor> {
         let is_member = self.is_member(&successor);
-        // If etcd does not answer, the run stays the successor. If it is gone, the other nodes wait for the lease
+        // If etcd does not answer, the run stays the successor. If that run is gone, the other nodes wait for the lease
         // duration.
         is_member.unwrap_or(true).then_some(successor)
     }

@@ -1,4 +1,4 @@
-//! Several nodes, of which one leads and serves clients, on an etcd that stores what they share
+//! A cluster: several nodes, one of which leads and serves clients, and an etcd that stores what they share
 //! (`docs/cluster.md`, `docs/decisions/0020`).
 //!
 //! | module | contents |

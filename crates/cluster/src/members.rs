@@ -1,8 +1,8 @@
-//! All nodes of a cluster as one of them has read them, with the age of each one's last heartbeat; and the thread that
-//! reads them.
+//! The nodes of a cluster, as this node reads them from etcd, with the time of each node's last new heartbeat, and the
+//! thread that reads them.
 //!
-//! A new leader learns from them which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
-//! clients reach them.
+//! A new leader learns from the heartbeats which nodes may still have open relays (invariant C5,
+//! `docs/decisions/0028`), and from the nodes where clients reach them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -214,7 +214,7 @@ impl RelayWait {
         Self { term, this, lease_duration, deadline, open_nodes: None }
     }
 
-    /// Returns the state of the relays of earlier epochs as of the last read.
+    /// Applies the last read, and returns the state of the relays of earlier epochs.
     pub fn check(&mut self, members: &Members, now: BootTime) -> OldRelays {
         if let Some(nodes) = members.with_open_relays(self.term, &self.this, self.lease_duration, now) {
             self.open_nodes = Some(nodes);

@@ -18,13 +18,13 @@ use super::keys::RelayEndpoint;
 use super::leadership::{RelayReport, RelayTarget};
 use super::timing::{BootTime, Fence};
 
-/// How many successive checks, at least a millisecond apart, may find that no further relay has closed while all are
+/// The number of successive checks, at least a millisecond apart, that may find no further relay closed while all are
 /// being closed. Checks are counted, and time is not measured, because a process that was frozen needs time to close
 /// its relays.
 const STUCK_CHECKS_MAX: u32 = 2000;
 
-/// When many clients lose their leader at the same time, the node polls etcd once in this time, and not once for each
-/// client.
+/// The shortest time between two polls of etcd because of suspicions: when many clients lose their leader at the same
+/// time, the node does not poll once for each of them.
 const SUSPICION_PERIOD: Duration = Duration::from_millis(50);
 
 /// The time within which the ends of connections are counted together, to find whether the leader has failed.
@@ -114,7 +114,8 @@ impl Relays {
         let is_present = fence.now() < deadline;
         let leader = leader.filter(|(epoch, _)| *epoch >= state.epoch_min && is_present);
         let is_changed = state.set_leader(leader);
-        // After the former term is cancelled: bytes that its leader sent before it was replaced must not be forwarded now.
+        // Set the deadline only after the former term is cancelled: bytes that its leader sent before it was
+        // replaced must not be forwarded now.
         fence.set(deadline);
         drop(state);
         if is_changed {
@@ -277,7 +278,8 @@ impl RelayTerm {
 
     /// Waits until a client may try to connect to the leader. Until the leader is reached, clients make one attempt at
     /// a time, so that not every client tries to connect to a failed leader. The caller keeps the guard during its
-    /// attempt, and during the pause after a failed one.
+    /// attempt, and during the pause after a failed one. `None`: the leader is reached, and clients connect
+    /// concurrently.
     pub async fn begin_attempt(&self) -> Option<sync::MutexGuard<'_, ()>> {
         if self.is_reached.load(Ordering::Relaxed) {
             return None;
@@ -313,9 +315,9 @@ impl Relay {
         self.relays.state().relayed += 1;
     }
 
-    /// Notes that the leader, and not the client, has ended the connection. A healthy leader ends single connections,
-    /// for example after bad input; one that fails or stops ends all at once. Must be called before the relay is
-    /// dropped.
+    /// Notes that the leader, and not the client, has ended the connection, and suspects the leader if it has ended
+    /// many at once. A healthy leader ends single connections, for example after bad input; one that fails or stops
+    /// ends all at once. Must be called before the relay is dropped.
     pub fn ended_by_leader(&self) {
         let now = self.relays.0.fence.now();
         let mut state = self.relays.state();

@@ -124,7 +124,8 @@ impl<C> ClusterStorage<C> {
         CommitError::LeadershipLost { epoch: self.term.epoch, reason }
     }
 
-    /// The marker that a transaction whose comparisons failed has found, if this node still leads.
+    /// Returns the commit marker that was found by a transaction whose comparisons failed. Fails if this node no longer
+    /// leads.
     fn found_marker(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
         let [leadership, marker] = answer.read.as_slice() else {
             return Err("etcd's answer does not have the requested reads".to_owned());

@@ -122,8 +122,7 @@ impl EtcdClient {
         Member { endpoint: self.members[index].url.clone(), status }
     }
 
-    /// Reads the status of each member, and returns warnings for the operator with it; none if this etcd is set up
-    /// well.
+    /// Reads the status of each member. Also returns warnings for the operator; there are none if etcd is set up well.
     pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<String>) {
         let members = self.status();
         let mut read = |at| {
@@ -133,6 +132,7 @@ impl EtcdClient {
         };
         // The first read may have to connect.
         let round_trip = (0..3).filter_map(|_| read(None)).map(|(_, elapsed)| elapsed).min();
+        // This succeeds only if etcd still has its first revision.
         let kept = read(Some(1)).map(|(revision, _)| revision);
         let warnings = warnings_about(&members, round_trip, kept, expected);
         (members, warnings)
@@ -181,7 +181,8 @@ impl EtcdClient {
         }
     }
 
-    /// Makes a call to a member, after an authentication if necessary, and again if its token is no longer valid.
+    /// Makes a call to a member, and authenticates before if necessary. If the token is no longer valid, authenticates
+    /// and makes the call again.
     fn call<Q, A>(&mut self, member: usize, path: &'static str, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + Clone + 'static,
@@ -289,7 +290,7 @@ impl Connection {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let path = Uri::from_static(path).into_parts().path_and_query.expect("paths of calls are paths");
+        let path = Uri::from_static(path).into_parts().path_and_query.expect("the paths of calls are valid");
         let mut request = Request::new(message);
         if let Some(token) = token {
             request.metadata_mut().insert("authorization", token.clone());

@@ -10,23 +10,24 @@ use crate::coordinator::{
     Compare, Entry, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
 };
 
-/// etcd accepts 128 operations in a transaction (`--max-txn-ops`). A longer branch is sent as transactions within the
-/// transaction; etcd limits the sum of the lengths of the outer and of an inner one.
+/// The largest number of operations that a branch contains itself. A branch with more operations is sent as inner
+/// transactions. etcd accepts 128 operations in the outer transaction and one inner transaction together
+/// (`--max-txn-ops`).
 const FLAT_MAX: usize = 100;
-/// The operations in each inner transaction: 64 inner ones can have 4,096.
+/// The number of operations in each inner transaction: a branch of 64 inner transactions has up to 4,096 operations.
 const INNER: usize = 64;
 
 /// Converts a read to a request.
 pub(super) fn range_request(range: &Range) -> RangeRequest {
     let (key, range_end) = match &range.to {
         None => (range.from.clone(), Vec::new()),
-        // These ranges are empty, but for etcd the first end means a single key and the second one all keys. The range from a
-        // key to itself is empty.
+        // These ranges are empty, but etcd takes an empty end for a single key, and the end 0 for all later keys. The
+        // range from a key to itself is empty for etcd too.
         Some(to) if to.is_empty() || to == &[0] => {
             let from = if range.from.is_empty() { vec![1] } else { range.from.clone() };
             (from.clone(), from)
         }
-        // No key is empty, so this is the first possible one.
+        // No key is empty, so the byte 0 is the first possible key.
         Some(to) if range.from.is_empty() => (vec![0], to.clone()),
         Some(to) => (range.from.clone(), to.clone()),
     };

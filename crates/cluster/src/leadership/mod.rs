@@ -64,8 +64,8 @@ pub struct RelayTarget {
     pub epoch_min: u32,
     /// The epoch and the endpoint of the leader; `None`: no leader accepts relayed connections.
     pub leader: Option<(u32, RelayEndpoint)>,
-    /// When all connections must be closed, unless it is extended before: the renew deadline after the sending of this
-    /// node's last confirmed heartbeat. A leader's renewals are heartbeats, too.
+    /// When all connections must be closed, unless the deadline is extended before: the renew deadline after the
+    /// sending of this node's last confirmed heartbeat. A leader's renewals are heartbeats, too.
     pub deadline: BootTime,
 }
 
@@ -380,7 +380,7 @@ impl Machine {
     /// - a release: the next one finds the leadership key released.
     pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
         let Some((request, sent_at)) = self.in_flight.take() else { return };
-        // Also if it is a successful renewal: others have seen the deadline pass.
+        // Not even a successful renewal saves a leader after its deadline, which other threads may have seen pass.
         self.check_deadline(now);
         let applied = answer
             .map_err(AnswerError::Call)
@@ -441,7 +441,8 @@ impl Machine {
             self.reported.is_etcd_failing = self.last_failure.is_some();
             return Some(self.last_failure.clone().map_or(Event::EtcdRecovered, Event::EtcdFailing));
         }
-        let Seen { value, modified } = self.drain.as_ref().filter(|of| of.modified != self.reported.drain)?;
+        let Seen { value, modified } =
+            self.drain.as_ref().filter(|seen| seen.modified != self.reported.drain)?;
         self.reported.drain = *modified;
         Some(Event::Drain(DrainRequest { drain: value.clone(), written: *modified }))
     }

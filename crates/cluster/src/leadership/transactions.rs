@@ -107,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// The name of the other node whose keys are read.
+    /// The name of the node that leads or led last, whose keys are read too; `None`: there is none, or it is this node.
     fn watched(&self) -> Option<&str> {
         let observation = match &self.state {
             State::Joining(joining) => &joining.seen.as_ref()?.observation,
@@ -243,7 +243,7 @@ impl Machine {
             TakeoverTime::At(_) | TakeoverTime::Now => {}
         }
         let Some(leadership) = standby.observation.led_by(incarnation).cloned() else { return Ok(()) };
-        // An unanswered takeover was applied. If its deadline has already passed, another poll is needed.
+        // An unanswered takeover was applied. This poll counts as a renewal only if it has also written a heartbeat.
         if answer.held {
             self.lead(leadership, answer.revision, sent_at, now);
         }
@@ -280,8 +280,8 @@ impl Machine {
     /// its next poll.
     fn lead(&mut self, leadership: Seen<Leadership>, heartbeat: Revision, sent_at: BootTime, now: BootTime) {
         let timing = self.settings.timing;
-        // The takeover compared this format, or the poll that found the takeover applied has read it. In both cases, a
-        // node that does not read this format no longer takes over.
+        // The takeover compared this format, or the poll that found the takeover applied has read it. A node that does
+        // not read this format cannot take over later, because its takeover would compare the format too.
         let State::Standby(Standby { format, .. }) = &self.state else { return };
         let leading = Leading {
             record_format: format.value.record_format,
@@ -384,7 +384,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Keeps the request to drain this run, if it is not refused.
+    /// Keeps the request to drain this run, unless the node has refused it.
     fn update_drain(&mut self, drain: Option<Seen<Drain>>) {
         let this = &self.settings.node.incarnation;
         self.drain = drain.filter(|seen| seen.value.incarnation == *this && seen.value.refused.is_none());
@@ -458,7 +458,7 @@ impl Joining {
 }
 
 impl OtherRun {
-    /// The other run in this view, if there is one.
+    /// Returns the other run in this view, if there is one, and counts its changes since `former`.
     fn seen(former: Option<Self>, view: &View, now: BootTime) -> Option<Self> {
         let (node, heartbeat) = (view.node.clone(), view.heartbeat.clone());
         if node.is_none() && heartbeat.is_none() {

@@ -14,7 +14,7 @@ use crate::timing::{BootTime, Timing};
 
 /// Why an answer cannot be applied.
 pub(super) enum AnswerError {
-    /// It ends the node.
+    /// The answer ends this node's part in the cluster.
     Ends(Ending),
     /// The request counts as unanswered or refused.
     Call(CallError),
@@ -207,7 +207,7 @@ impl Observation {
         self.note_epochs(view);
     }
 
-    /// How long ago the leader's last heartbeat was first seen.
+    /// Returns for how long the leadership and the leader's heartbeat have been unchanged.
     pub fn unchanged_for(&self, now: BootTime) -> Duration {
         now.since(self.since)
     }
@@ -232,7 +232,7 @@ impl Observation {
     }
 
     /// Notes that this run has joined in place of a leader of the same name, and has overwritten the heartbeat with the
-    /// revision `modified`. If that was the leader's heartbeat, the new one is not.
+    /// revision `modified`. If that was the leader's heartbeat, the leader now has none.
     pub fn replaced(&mut self, modified: Revision) {
         if matches!(&self.heartbeat, LeaderHeartbeat::Present(seen) if seen.modified == modified) {
             self.heartbeat = LeaderHeartbeat::Replaced;
@@ -243,7 +243,7 @@ impl Observation {
         self.leadership.as_ref()
     }
 
-    /// The name of the leader, whose heartbeat must be read next time.
+    /// The name of the node that leads or led last, whose heartbeat must be read next time.
     pub fn leader(&self) -> Option<&str> {
         self.leadership.as_ref().map(|leadership| leadership.value.node.as_str())
     }
@@ -276,7 +276,7 @@ impl Observation {
     pub fn takeover_time(&self, incarnation: &Incarnation, timing: Timing) -> TakeoverTime {
         let leadership = self.leadership.as_ref().map(|seen| &seen.value);
         let is_held = leadership.is_some_and(is_held);
-        let successor = leadership.and_then(|of| of.successor.as_ref());
+        let successor = leadership.and_then(|leadership| leadership.successor.as_ref());
         let is_for_another = successor.is_some_and(|successor| successor.incarnation != *incarnation);
         if self.led_by(incarnation).is_some() || (is_held && self.heartbeat == LeaderHeartbeat::Unknown) {
             TakeoverTime::AfterPoll
