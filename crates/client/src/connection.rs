@@ -36,7 +36,8 @@ const QUEUED_BYTES_MAX: usize = 256 * 1024;
 /// The free space of the buffer before each read, in bytes.
 const READ_BYTES_MIN: usize = 16 * 1024;
 
-/// The number of responses of a series that are buffered for a slow reader before reading from the socket stops.
+/// The number of responses of a series that are buffered for a slow reader. When they are not read, nothing more is
+/// read from the socket.
 const SERIES_FRAMES_MAX: usize = 32;
 
 /// A handle of a connection. Dropping it closes the connection.

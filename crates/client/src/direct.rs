@@ -111,8 +111,9 @@ impl Direct {
         self.connection.ask_for_success(release).await.map(drop)
     }
 
-    /// Returns the session that holds a grant, and the least time for which it still holds it (`docs/protocol.md`,
-    /// "VerifyGrant"). Fails with [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
+    /// Returns the session that holds a grant, and the least time for which the grant is still held
+    /// (`docs/protocol.md`, "VerifyGrant"). Fails with [`Status::NotAcquired`](super::Status::NotAcquired) if the grant
+    /// is not held.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
@@ -334,7 +335,7 @@ impl Direct {
     /// Returns the ids for the next request that makes a change.
     pub(super) fn next_ids(&self) -> RequestIds {
         // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
-        // may arrive in another order, which the distance to `lowest_unanswered` allows.
+        // may arrive in another order: `lowest_unanswered` is so low that the server accepts a late one.
         let own = self.requests.fetch_add(1, Ordering::Relaxed);
         let lowest = own.saturating_sub(512).max(1);
         RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }

@@ -270,7 +270,7 @@ impl PlainClient {
         self.connection.ended().await
     }
 
-    /// Queues a release before it returns; the future waits for the answer. If the connection has ended, its resources
+    /// Queues a release at once; the returned future waits for the answer. If the connection has ended, its resources
     /// are already released.
     pub(super) fn release_now(
         &self,

@@ -22,7 +22,7 @@ use crate::Address;
 /// How long an address may take to accept a connection before the next one is tried as well.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long the address may then take to answer before the next one is tried as well.
+/// How long an address that has accepted the connection may take to answer before the next one is tried as well.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause before an address that has failed is tried again.

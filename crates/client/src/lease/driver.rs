@@ -372,7 +372,7 @@ impl Driver {
         }
     }
 
-    /// Returns whether the server that answers knows the session. If it does not, the session is detached.
+    /// Returns whether the server that answers knows the session. If not, the session ends, or is attached again.
     fn check_session(&mut self, frame: &ResponseFrame) -> bool {
         let is_known = frame.status != Status::NoSuchSession.code();
         if !is_known {

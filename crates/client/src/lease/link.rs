@@ -252,8 +252,8 @@ impl SessionConnection {
     }
 }
 
-/// Returns the time without an answer after which KeepAlive is sent. Its own answer may take as long, or twice the
-/// round trip.
+/// Returns the time without an answer after which KeepAlive is sent. The answer to KeepAlive may take as long, or twice
+/// the round trip.
 pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }

@@ -49,7 +49,8 @@ enum Reachability {
 
 pub(super) struct Reconnect {
     settings: Settings,
-    /// The key with which the session is opened. If the answer is lost, the next attempt gets the same session by it.
+    /// The key with which the session is opened. If the answer is lost, the next attempt gets the same session with
+    /// this key.
     key: Option<SessionKey>,
     /// The index of the configured address with which the next round begins.
     next_address: usize,
