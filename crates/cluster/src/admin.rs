@@ -86,7 +86,7 @@ impl NodeStatus {
 }
 
 impl ClusterStatus {
-    /// Returns the name of the node that leads, which has not released the leadership and sends heartbeats.
+    /// Returns the name of the node that leads: it has not released the leadership, and sends heartbeats.
     pub fn leader(&self) -> Option<&str> {
         let leadership = self.leadership.as_ref().filter(|found| found.state == LeadershipState::Held)?;
         let node = self.nodes.get(&leadership.node)?;

@@ -149,7 +149,7 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn batch_limit(&self) -> BatchLimit {
-        // etcd accepts transactions of 1.5 MiB, and larger ones take longer.
+        // A unit fits into a transaction, for which etcd accepts 1.5 MiB. Larger transactions would also take longer.
         BatchLimit::UNIT
     }
 
