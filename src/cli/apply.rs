@@ -90,13 +90,13 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     let direct = server.direct().await?;
     let present = below(server, &direct, &prefix).await?;
     let wanted: Vec<_> = declare.iter().map(DeclareConfig::declaration).collect();
-    // A file cannot contain other names.
+    // A file cannot contain names that are not UTF-8, so they stay as they are.
     let present = present.iter().filter(|entry| str::from_utf8(&entry.name).is_ok());
     let steps = steps(&wanted, present.map(DeclaredEntry::borrowed), prune.then_some(removal));
     let mut out = BufWriter::new(io::stdout().lock());
     let mut refused = 0;
     for (index, step) in steps.iter().enumerate() {
-        let obstacle = match take(step, server, &direct, *refuse_waiters, *dry_run).await {
+        let obstacle = match execute(step, server, &direct, *refuse_waiters, *dry_run).await {
             Ok(obstacle) => obstacle,
             Err(failure) => {
                 out.flush()?;
@@ -123,7 +123,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
 
 /// Executes a step; a dry run only looks for obstacles. Returns the obstacle that prevents the step, if any. Fails if the
 /// connection does.
-async fn take(
+async fn execute(
     step: &Step<'_>,
     server: &Server,
     direct: &Direct,

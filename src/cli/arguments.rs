@@ -95,8 +95,8 @@ impl Common {
     }
 }
 
-/// Defines the common options for each subcommand. Its short help omits them, since the program's help has them; an
-/// option that the subcommand does not use is in neither of its helps.
+/// Defines the common options for each subcommand. The short help of a subcommand omits them, since the program's help
+/// has them; its long help omits those that the subcommand does not use.
 pub(super) fn with_common(program: Command) -> Command {
     let options: Vec<_> = program.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
     with_options(program, &options, "")
@@ -150,6 +150,7 @@ pub(super) fn checked(mut command: &Command, mut matches: &ArgMatches) -> Result
     Ok(known.filter(|id| is_given(id)).cloned().collect())
 }
 
+/// Checks that the words of a positional argument are together, and that none is a unit that was meant for a TIME.
 fn check_words(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {
     let id = argument.get_id().as_str();
     let (Some(indices), Some(words)) = (matches.indices_of(id), matches.get_raw(id)) else { return Ok(()) };

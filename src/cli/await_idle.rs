@@ -116,7 +116,7 @@ fn check_slot(name: &Name, slot: u16, state: &State) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the message for a name that is not idle in time. `in_use` is the amount in use now, if the server told it.
+/// Returns the message for a name that is not idle in time. `in_use` is the amount in use now, if the server reported it.
 fn busy(arguments: &Arguments, kind: Option<Namespace>, in_use: Option<u32>) -> String {
     let Arguments { name, level, slot, wait, .. } = arguments;
     let object = format!("{} {name}", noun(kind));
@@ -125,7 +125,7 @@ fn busy(arguments: &Arguments, kind: Option<Namespace>, in_use: Option<u32>) -> 
         (None, Some(in_use)) if in_use > *level => {
             (format!("{object}: not idle"), format!(" ({in_use} in use, at most {level} requested)"))
         }
-        // It became idle after the server had answered.
+        // The amount is unknown, or the name became idle after the answer.
         (None, _) => (format!("{object}: not idle"), format!(" (at most {level} in use requested)")),
     };
     match wait {

@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(std::io::stdout().write_all(script.as_bytes())?)
 }
 
-/// Replaces the completion of files, which the generator chose for arguments that are names.
+/// Replaces the completion of files by that of names, in the arguments that are names.
 fn zsh(script: &str) -> String {
     let is_name = |line: &str| {
         ["':name", "'::name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
@@ -100,7 +100,7 @@ pub(super) struct NamesArguments {
     words: Vec<String>,
 }
 
-/// How long a shell waits for names.
+/// The longest time that a shell waits for names.
 const LIMIT: Duration = Duration::from_millis(800);
 
 /// The maximum number of names that are printed: a user does not read longer lists.

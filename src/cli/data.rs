@@ -139,7 +139,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     }
 }
 
-/// The results of a check, as it prints them.
+/// The keys of the results of a check, in the order of the output.
 const KEYS: [&str; 7] =
     ["declared", "sessions", "grants", "answers", "sysv_sets", "sysv_processes", "needs_repair"];
 
@@ -305,8 +305,8 @@ impl From<ImportError> for Failure {
     }
 }
 
-/// Returns the exit status for an error, which separates errors that a retry cannot fix from those that it can, such as
-/// a full disk or a server that is about to end.
+/// Returns the exit status for an error. Errors that a retry cannot fix have a status of their own; a retry can fix the
+/// others, such as a full disk or a server that is about to end.
 pub(super) fn exit_for(error: &StorageError) -> Exit {
     match error {
         StorageError::Missing { .. } | StorageError::Newer { .. } | StorageError::Damaged { .. } => {

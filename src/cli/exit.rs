@@ -103,7 +103,7 @@ impl End {
             Self::Status(status) => return ExitCode::from(status),
             Self::Signal(signal) => signal,
         };
-        // `main` does this if the process ends by returning.
+        // `main` does this too, but not if the signal ends the process.
         messages::flush();
         // The kernel does not let the first process of a container end itself by a signal.
         if std::process::id() != 1 {
@@ -114,7 +114,8 @@ impl End {
     }
 }
 
-/// Why a subcommand does not end with success: a message for people and an exit status for scripts.
+/// The failure of a subcommand: a message for people and an exit status for scripts. `run` also ends in this way with the
+/// status of its command.
 #[derive(Debug)]
 pub(super) struct Failure {
     end: End,
@@ -127,27 +128,27 @@ impl Failure {
         Self { end: exit.into(), message: Some(message.into()) }
     }
 
-    /// The arguments are wrong.
+    /// Returns the failure for invalid arguments.
     pub(super) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// The server refused the request, or its target does not exist.
+    /// Returns the failure for a request that the server refused, or whose target does not exist.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Failure, message)
     }
 
-    /// A signal ended the wait.
+    /// Returns the failure for a wait that a signal ended.
     pub(super) fn interrupted(signal: Signal) -> Self {
         Self::silent(End::Signal(signal as i32))
     }
 
-    /// Ends in this way without a message, because none is needed or it was printed.
+    /// Returns a failure without a message, because none is needed or it was printed.
     pub(super) fn silent(end: impl Into<End>) -> Self {
         Self { end: end.into(), message: None }
     }
 
-    /// The command cannot be executed.
+    /// Returns the failure for a command that cannot be executed.
     pub(super) fn of_command(program: &OsStr, error: &io::Error) -> Self {
         let program = escaped(program.as_encoded_bytes());
         match error.kind() {
@@ -165,12 +166,13 @@ impl Failure {
         }
     }
 
-    /// The system refuses `what` to this process before its work begins.
+    /// Returns the failure for an action that the system refuses to this process before its work begins. `what` names the
+    /// action, such as "start a thread".
     pub(super) fn system(what: &str, error: &io::Error) -> Self {
         Self::new(Exit::System, format!("cannot {what}: {error}; raise the limits of this process (ulimit)"))
     }
 
-    /// The output cannot be written, with these consequences.
+    /// Returns the failure for output that cannot be written, with the consequences as a part of the message.
     pub(super) fn unwritten(error: &io::Error, consequences: &str) -> Self {
         let advice = "check the file or pipe that standard output goes to";
         Self::new(Exit::Output, format!("cannot write the output: {error}{consequences}; {advice}"))
@@ -214,7 +216,7 @@ pub(super) fn check_output() -> Result<(), Failure> {
     }
 }
 
-/// The output cannot be written. It is a success if its reader closed the pipe.
+/// An error while the output is written. The command succeeds if the reader of the output closed the pipe.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -224,7 +226,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Error types whose errors all have the same exit status.
+/// Implements the conversion of error types, each of which has one exit status for all of its errors.
 macro_rules! failures {
     ($($error:ty: $exit:ident,)*) => {
         $(impl From<$error> for Failure {

@@ -52,7 +52,7 @@ pub(super) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Loads what connections over TLS need; `None` if connections are plain. A given file of TLS is never ignored.
+    /// Loads the files for TLS; `None` if connections are plain. A file that is given requests TLS, even without `--tls`.
     pub(super) fn load(&self) -> Result<Option<Tls>, Failure> {
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),

@@ -21,7 +21,7 @@ pub(super) struct Held {
 }
 
 /// Acquires in a session with the time to live `lease`, or with the server's default. Fails if the request can never be
-/// granted while `outer` programs hold what they do. A signal during the wait closes the session; otherwise it would
+/// granted while the programs around this one hold `outer`. A signal during the wait closes the session; otherwise it would
 /// end the process, and the session would keep its place in the queue without a client.
 pub(super) async fn acquire(
     server: &Server,
@@ -141,7 +141,7 @@ fn check_capacities(amounts: &Amounts, permit: &Permit) {
     }
 }
 
-/// Reports that the server does not allow a lease as short as the requested one.
+/// Warns if the requested lease is shorter than the server allows, because the server then makes it longer.
 fn report_longer_lease(requested: Duration, limits: HelloAnswer) {
     let shortest = Duration::from(limits.ttl_min);
     if requested < shortest {
@@ -160,8 +160,8 @@ pub(super) fn slots_of(permit: &Permit) -> Vec<Vec<u16>> {
 /// Returns the slots of all names of a permit, for environment variables: `0,1:` is two slots of the first name and
 /// none of the second. `None` if no name has slots.
 pub(super) fn slots_value(slots: &[Vec<u16>]) -> Option<String> {
-    let is_any = slots.iter().any(|slots| !slots.is_empty());
-    is_any.then(|| slots.iter().map(|slots| slot_list(slots)).collect::<Vec<_>>().join(":"))
+    let has_slots = slots.iter().any(|slots| !slots.is_empty());
+    has_slots.then(|| slots.iter().map(|slots| slot_list(slots)).collect::<Vec<_>>().join(":"))
 }
 
 pub(super) async fn unless_signalled<T>(

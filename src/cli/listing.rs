@@ -43,7 +43,7 @@ const WAITERS: [Column; 8] = [
     FLAGS,
 ];
 
-/// A list of a name.
+/// One of the two lists of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListingKind {
     Holders,
@@ -145,8 +145,8 @@ impl Leases {
         Self { direct, requested: 0 }
     }
 
-    /// Returns how long the lease of a holder lasts, in seconds; `None` if it has none, if this client may not read it,
-    /// or after [`LEASES_MAX`] requests.
+    /// Returns how long the lease of a holder lasts, in seconds; `None` if there is no lease, if this client may not read
+    /// it, or after [`LEASES_MAX`] requests.
     pub(super) async fn left(&mut self, server: &Server, entry: &Entry) -> Result<Option<f64>, Error> {
         let (Some(direct), Some(grant), true) = (&self.direct, entry.grant, self.requested < LEASES_MAX)
         else {
@@ -188,7 +188,7 @@ async fn request(
 impl ListingKind {
     pub(super) const ALL: [Self; 2] = [Self::Holders, Self::Waiters];
 
-    /// The columns of [`object_of`].
+    /// Returns the columns of [`object_of`], without the flags.
     pub(super) fn columns(self) -> &'static [Column] {
         let [columns @ .., _] = self.columns_with_flags() else { return &[] };
         columns
@@ -201,7 +201,7 @@ impl ListingKind {
         }
     }
 
-    /// The title of the list in `status`.
+    /// Returns the title of the list in `status`.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Holders => "holders",

@@ -26,7 +26,7 @@ use super::output::sanitized;
 /// The maximum number of messages that wait to be written. Further ones are discarded.
 const WAITING_MAX: usize = 64;
 
-/// How long the program waits at its end until its messages are written.
+/// The longest time that the program waits at its end for its messages to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
@@ -42,7 +42,7 @@ struct Pending {
     /// Text that replaces the last line of the terminal. Only the newest is written.
     line: Option<String>,
     messages: VecDeque<String>,
-    /// Whether the thread is writing what it took.
+    /// Whether the thread is still writing what it has taken from the other fields.
     is_writing: bool,
 }
 
@@ -60,8 +60,8 @@ pub(super) fn in_background() {
     }
 }
 
-/// Prints a message to stderr; ignores a closed stderr. Names in messages are already escaped, but text that the parser
-/// of the arguments or of the configuration repeats is not.
+/// Prints a message to stderr, sanitized: names in it are already escaped, but text that the parser of the arguments or
+/// of the configuration repeats is not. Ignores a closed stderr.
 pub(super) fn warn(message: &str) {
     write(format!("signalbox: {}\n", sanitized(message)));
 }
@@ -95,7 +95,7 @@ impl Writer {
     }
 }
 
-/// Runs in the thread that writes.
+/// Writes pending text as it arrives; the separate thread runs this.
 fn write_all() {
     ignore_signals_of_writes();
     let writer = WRITER.wait();
@@ -126,7 +126,7 @@ fn write_now(text: &str) {
 }
 
 /// From now on, prints the warnings of the client that a user must know: a file that cannot be read again, and why a
-/// session does not get another connection. The command itself reports what has failed.
+/// session does not get another connection. The command itself reports requests that have failed.
 pub(super) fn show_warnings() {
     // Fails if this was called before.
     let _ = set_global_default(tracing_subscriber::registry().with(Warnings));

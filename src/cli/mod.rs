@@ -60,7 +60,7 @@ Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox status backup";
 
-/// The definitions of all arguments.
+/// Returns the definition of the command line.
 fn command() -> clap::Command {
     let command = Program::command().mut_subcommands(|command| {
         // Without a subcommand, a group reports which ones it has. By default, the parser would print the whole help
@@ -114,9 +114,9 @@ fn grouped(command: clap::Command) -> clap::Command {
 /// its values.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let takes_values = |argument: &Arg| argument.get_action().takes_values() && !argument.is_last_set();
-    let is_number =
+    let may_be_number =
         |argument: &Arg| !argument.is_positional() || ["slot", "grant"].contains(&argument.get_id().as_str());
-    let command = command.mut_args(|argument| match takes_values(&argument) && is_number(&argument) {
+    let command = command.mut_args(|argument| match takes_values(&argument) && may_be_number(&argument) {
         true if argument.get_value_names().is_some_and(|names| names == ["TIME"]) => {
             argument.allow_hyphen_values(true)
         }
@@ -278,9 +278,9 @@ fn error_text(answer: &clap::Error) -> String {
     }
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
     // The tip to pass an unknown option as a value, as in `-- --json`, is removed. It is wrong for `run`, whose command
-    // follows there, and almost always an option was meant.
+    // follows the `--`, and almost always an option was meant.
     if let Some(tip) = lines.iter().position(|line| line.trim_start().starts_with("tip: to pass '")) {
-        // Together with the empty line below it.
+        // The empty line below the tip is removed too.
         lines.drain(tip..(tip + 2).min(lines.len()));
     }
     let lacks_dashes = answer.kind() == ErrorKind::UnknownArgument
@@ -292,7 +292,7 @@ fn error_text(answer: &clap::Error) -> String {
     }
     for line in &mut lines {
         if line.starts_with("Usage:") {
-            // Options with a variable that is set would be shown as required.
+            // The parser shows an option as required if its environment variable is set.
             let optional = ["--server <HOST[:PORT]>", "--session <ID>", "--key <HEX>", "--grant <ID>"];
             *line =
                 optional.iter().fold(line.clone(), |line, option| line.replace(&format!(" {option}"), ""));

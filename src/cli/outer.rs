@@ -63,8 +63,8 @@ pub(super) fn with(own: &Holding) -> String {
     json!([&all()[..], slice::from_ref(own)].concat()).to_string()
 }
 
-/// Returns the failure of a request that needs more than the programs around this one leave; `None` if it does not, or
-/// if the server does not answer.
+/// Returns the failure of a request that needs more than the programs around this one leave; `None` if they leave enough,
+/// or if the server did not answer.
 pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) -> Option<Failure> {
     amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;

@@ -2,7 +2,7 @@
 //!
 //! Names, labels and statistics may contain any bytes, and a terminal executes some of them. Invariant: text that these
 //! functions return contains no characters that are [unsafe](is_unsafe): control characters, direction marks, invisible
-//! characters and unusual spaces. It is on one line.
+//! characters and unusual spaces. It is on one line, except that [`sanitized`] keeps line breaks.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -56,7 +56,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Stands for a missing value, so that each column keeps its place.
+/// The text for a missing value, so that each column keeps its place.
 pub(super) const MISSING: &str = "-";
 
 /// Returns the escaped text for a column; [`MISSING`] if it is empty.

@@ -124,7 +124,7 @@ impl OwnServer {
     /// Returns the address that has answered, and the status of its answer, `None` for success.
     async fn noop(&self) -> std::io::Result<(SocketAddr, Option<Status>)> {
         let mut stream = TcpStream::connect(&self.addresses[..]).await?;
-        // The server takes a client with such an address for a proxy.
+        // The server takes a client with such an address for a proxy, and expects the header of one.
         let (own, server) = (stream.local_addr()?.ip(), stream.peer_addr()?);
         if self.proxies.iter().any(|proxies| proxies.contains(own)) {
             stream.write_all(&PROXY_HEADER_LOCAL).await?;
@@ -137,8 +137,8 @@ impl OwnServer {
     }
 }
 
-/// Returns the addresses on which the server listens, with the port for counters if that is enabled, else that for
-/// semaphores. Loopback is first, because other addresses may be assigned later.
+/// Returns the addresses at which this machine reaches the server, with the port for counters if that is enabled, else
+/// that for semaphores. Loopback is first, because this machine may not have the other addresses yet.
 fn addresses(config: &Config) -> Vec<SocketAddr> {
     let port = if config.counter.port.enable { config.counter.port.port } else { config.semaphore.port.port };
     let reached = |ip: &IpAddr| match ip {

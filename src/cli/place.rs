@@ -18,7 +18,7 @@ use super::refusal::{Answer, Questions};
 use super::wanted::Amounts;
 use signalbox_model::noun;
 
-/// A request that is granted sooner shows nothing.
+/// The time before the line is shown: a request that is granted sooner shows nothing.
 const FIRST: Duration = Duration::from_millis(300);
 
 /// The time between two updates of the line.
@@ -74,7 +74,7 @@ fn in_background() -> bool {
 fn text(amounts: &Amounts, own: &[u8], answers: &[Answer]) -> Option<String> {
     let waited_for = amounts.each.iter().zip(answers).find_map(|(amount, answer)| {
         let state = answer.as_ref().ok()?.as_ref()?;
-        // The label has the machine and the process id, so it is that of this request.
+        // The label has the machine and the process id, so no other request has the same one.
         let place = state.queue.iter().position(|waiter| waiter.label == own)?;
         Some((amount, state, place + 1))
     });

@@ -30,6 +30,7 @@ impl<'a> Questions<'a> {
         Self { server, amounts, direct: None }
     }
 
+    /// Connects, and returns the limits of the server.
     pub(super) async fn limits(&mut self) -> Result<HelloAnswer, Failure> {
         let direct = self.server.direct().await?;
         Ok(self.direct.insert(direct).server())
@@ -68,7 +69,7 @@ pub(super) enum Usage {
         state: String,
         /// Whether the request fits now.
         fits: bool,
-        /// `None` if it is not the reason.
+        /// `None` if the capacity cannot be the reason for the refusal.
         capacity: Option<u32>,
     },
     /// The name does not exist.
@@ -80,7 +81,7 @@ pub(super) enum Usage {
 }
 
 impl Usage {
-    /// Asks any server of the protocol, with a plain Get.
+    /// Requests the usage of a name by a plain Get, which any server of the protocol supports.
     pub(super) async fn by_get(
         server: &Server,
         client: &PlainClient,
@@ -107,19 +108,19 @@ impl Usage {
             Err(_) => return Self::Unknown,
         };
         let Inspected { in_use, capacity, available, namespace, .. } = state.inspected;
-        let withheld = |why: String| Self::Known { state: why, fits: false, capacity: None };
+        let blocked = |why: String| Self::Known { state: why, fits: false, capacity: None };
         match (namespace, &state.declared, amount.slot) {
             (Namespace::Counters, ..) if amount.max.is_none() => Self::NotDeclared,
             // A counter has no capacity of its own, but each request for it has a maximum.
             (Namespace::Counters, ..) => Self::in_use(amount, in_use, amount.max),
-            (_, Some(DeclaredEntry { removing: true, .. }), _) => withheld("it is being removed".to_owned()),
+            (_, Some(DeclaredEntry { removing: true, .. }), _) => blocked("it is being removed".to_owned()),
             (_, Some(DeclaredEntry { paused: true, .. }), _) => {
-                withheld("an administrator has paused it".to_owned())
+                blocked("an administrator has paused it".to_owned())
             }
             (_, Some(entry), Some(slot)) if !entry.numbered || u32::from(slot) >= entry.capacity => {
-                withheld(no_such_slot(entry))
+                blocked(no_such_slot(entry))
             }
-            (_, Some(entry), Some(slot)) => withheld(match entry.slots_out.contains(&slot) {
+            (_, Some(entry), Some(slot)) => blocked(match entry.slots_out.contains(&slot) {
                 true => format!("slot {slot} is out of service"),
                 false => format!("slot {slot} is held, or others wait before it"),
             }),

@@ -80,7 +80,7 @@ impl Server {
         self.addresses().iter().map(Address::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the address that answered last, if it is one of these.
+    /// Returns the address that answered last, if it is one of [`Self::addresses`].
     fn answered(&self) -> Option<Address> {
         let answered = self.lock_answered().clone()?;
         let name = answered.clone().unresolved();
@@ -91,7 +91,7 @@ impl Server {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the builder of a leased client of these addresses. `task` is for its label in lists of holders.
+    /// Returns the builder of a leased client for these addresses. Lists of holders show `task` in its label.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
         let mut addresses = self.addresses().into_iter();
         let first = addresses.next().expect("the option has at least one address");
@@ -129,7 +129,7 @@ impl Server {
         let addresses = self.addresses();
         let [only] = &addresses[..] else { return Ok(None) };
         let resolved = tokio::time::timeout(self.timeout, Tcp.resolve(only.clone())).await;
-        let resolved = resolved.unwrap_or_else(|_| Err(self.late(only)))?;
+        let resolved = resolved.unwrap_or_else(|_| Err(self.timed_out(only)))?;
         Ok((resolved.len() == 1).then(|| only.clone()))
     }
 
@@ -164,7 +164,7 @@ impl Server {
     }
 
     /// Returns the failure for a name that does not exist. With a kind, asks the server whether the name exists as the
-    /// other one.
+    /// other kind.
     pub(super) async fn not_found_of(&self, kind: Option<Namespace>, name: &Name) -> Failure {
         let advice = match kind {
             _ if looks_like_pattern(name.bytes()) => {
@@ -241,7 +241,7 @@ impl Server {
         let mut addresses = self.addresses();
         let name = answered.clone().map(Address::unresolved);
         addresses.sort_by_key(|address| Some(address) != name.as_ref());
-        let late = |address: &Address| self.late(address).into();
+        let late = |address: &Address| self.timed_out(address).into();
         let resolve = |address: &Address| -> Stage<Vec<Address>, Error> {
             let (resolving, answered) = (Tcp.resolve(address.clone()), answered.clone());
             Box::pin(async move {
@@ -265,12 +265,12 @@ impl Server {
     }
 
     /// Returns the error of an address that does not answer in time.
-    fn late(&self, address: &Address) -> ConnectError {
+    fn timed_out(&self, address: &Address) -> ConnectError {
         ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }
     }
 
-    /// Like [`Self::connect`], with a task for the label in lists of holders. Also returns the id of the session;
-    /// `None` if the server has no sessions, such as yrmcdsd.
+    /// Connects for plain operations. Lists of holders show `task` in the label of the connection. Returns the id of the
+    /// session too; `None` if the server has no sessions, such as yrmcdsd.
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, Option<u64>), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
@@ -383,7 +383,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
 
 /// Like [`block_on`], without warnings.
 pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    // The runtime opens five descriptors, and panics if it cannot have some of them.
+    // The runtime opens five descriptors, and panics if it cannot open some of them. So this first opens and closes six.
     let spare: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     let runtime = spare
         .map(drop)

@@ -47,8 +47,8 @@ pub(super) struct SessionArguments {
 }
 
 impl SessionArguments {
-    /// Returns the grant to check. With `--session` alone, the variable is ignored, because its grant belongs to the
-    /// session of the variables.
+    /// Returns the grant to check. With `--session` but without `--grant`, SIGNALBOX_GRANT is ignored, because it belongs
+    /// to the session in SIGNALBOX_SESSION.
     fn grant(&self, common: &Common) -> Option<GrantId> {
         let is_of_other = common.has("session") && !common.has("grant");
         self.grant.filter(|_| !is_of_other).map(GrantId)

@@ -17,9 +17,9 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::exit::Failure;
 
-/// The signals that end the wait for resources, or that concern the command. Those from SIGALRM on are rare, for
-/// example of an `alarm` that was set before this program was executed, but they too would end this process and leave
-/// its command running.
+/// The signals that end the wait for resources, or that concern the command. Those from SIGALRM on in this list are rare;
+/// for example, an `alarm` that was set before this program was executed sends one. Without a handler, they too would
+/// end this process and leave its command running.
 const HANDLED: [Signal; 14] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -40,7 +40,7 @@ const HANDLED: [Signal; 14] = [
 /// The signals by which a terminal stops process groups.
 pub(super) const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
-/// Receives the signals that arrive from now on. They no longer end this process, even after this is dropped.
+/// A receiver of signals. Once it exists, they no longer end this process, even after the receiver is dropped.
 pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
@@ -48,7 +48,7 @@ impl Signals {
         Self::of(&HANDLED).map_err(|error| Failure::system("install signal handlers", &error))
     }
 
-    /// Receives these signals.
+    /// Returns a receiver of these signals, except those that were ignored when this process started.
     pub(super) fn of(signals: &[Signal]) -> io::Result<Self> {
         unblock(signals)?;
         let ignored = ignored();
@@ -79,19 +79,19 @@ impl Signals {
     }
 }
 
-/// Lets these signals arrive, even if the program that started this one has blocked them.
+/// Unblocks these signals, which the program that started this one may have blocked.
 pub(super) fn unblock(signals: &[Signal]) -> io::Result<()> {
     Ok(signals.iter().copied().collect::<SigSet>().thread_unblock()?)
 }
 
-/// Returns whether the terminal has sent this signal to the whole process group, as it does while this is in the
-/// foreground.
+/// Returns whether the terminal has sent this signal to the whole process group, as it does while this process is in
+/// the foreground.
 pub(super) fn is_from_keyboard(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground()
 }
 
-/// Lets a signal end this process even if it is the first process of a container, to which the kernel sends no signals
-/// without a handler.
+/// Lets signals end this process even if it is the first process of a container, to which the kernel delivers only
+/// signals that have a handler.
 pub(super) fn end_first_process() {
     if std::process::id() != 1 {
         return;

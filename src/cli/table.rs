@@ -18,7 +18,7 @@ use signalbox_model::{UnixSeconds, from_hex};
 /// The number of rows that decide the widths of the columns. Longer texts of later rows are cut.
 const ROWS_KEPT: usize = 200;
 
-/// A text is not cut below this many characters.
+/// The minimum number of characters that a text is cut to.
 const TEXT_MIN: usize = 12;
 
 /// The space between two columns.
@@ -31,7 +31,7 @@ const FLAGS: [&str; 6] = ["slots", "removing", "configured", "paused", "durable"
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// `None` if the title spells it.
+    /// The key whose value the column shows; `None` if the title spells it.
     key: Option<&'static str>,
     pub(super) kind: Kind,
     format: Format,
@@ -80,17 +80,17 @@ impl Column {
         Self::of(title, Kind::Text, 0)
     }
 
-    /// A time, which the object has in seconds since the Unix epoch.
+    /// Returns a column for a time, which the object has in seconds since the Unix epoch.
     pub(super) const fn utc(title: &'static str) -> Self {
         Self { format: Format::Utc, ..Self::word(title, 20) }
     }
 
-    /// A number of seconds, rounded down.
+    /// Returns a column for a number of seconds, rounded down.
     pub(super) const fn seconds(title: &'static str, width: usize) -> Self {
         Self { format: Format::Seconds, ..Self::number(title, width) }
     }
 
-    /// A number of seconds, with milliseconds.
+    /// Returns a column for a number of seconds, with milliseconds.
     pub(super) const fn milliseconds(title: &'static str, width: usize) -> Self {
         Self { format: Format::Milliseconds, ..Self::number(title, width) }
     }
@@ -145,7 +145,7 @@ fn cell(object: &Value, key: &str, format: Format) -> String {
 pub(super) fn flags(object: &Value) -> String {
     let words = FLAGS.into_iter().filter(|flag| object[*flag] == true).map(str::to_owned);
     let out = cell(object, "slots_out", Format::Plain);
-    // Commas separate the flags.
+    // Commas separate the flags, so another character must separate the slots.
     let out = (out != MISSING).then(|| format!("out={}", out.replace(',', "+")));
     text_or_dash(words.chain(out).collect::<Vec<_>>().join(",").as_bytes())
 }

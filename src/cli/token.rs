@@ -87,7 +87,7 @@ struct Life {
     expires_in: Expiry,
 }
 
-/// `None` for never.
+/// The time after which a secret is refused; `None` for never.
 #[derive(Clone, Copy, Debug)]
 struct Expiry(Option<Duration>);
 

@@ -58,7 +58,7 @@ pub(super) struct PatternArguments {
 }
 
 impl PatternArguments {
-    /// Returns the name, if only one is listed.
+    /// Returns the name to list; `None` if the names with a prefix, or all names, are listed.
     pub(super) fn name(&self) -> Option<&Name> {
         self.pattern.as_ref().filter(|pattern| matches!(scope(pattern, self.exact), Scope::Name(_)))
     }
@@ -194,7 +194,7 @@ fn at_most(option: &str, given: Duration, max: Milliseconds, advice: &str) -> Re
     )))
 }
 
-/// Parses a time before now ([`time`]), or one in UTC.
+/// Parses an age ([`time`]) or a time in UTC.
 pub(super) fn moment(text: &str) -> Result<UnixMilliseconds, &'static str> {
     let before = |ago: Duration| UnixMilliseconds(now().0.saturating_sub(ago.as_millis() as u64));
     time(text).map(before).or_else(|_| text.parse()).map_err(

@@ -132,7 +132,8 @@ impl Wanted {
         Ok(Amounts { kind, each })
     }
 
-    /// Adds the slot to the only name.
+    /// Sets the slot that `--slot` gives, for the only name. Fails if there are several names, a number of resources or a
+    /// maximum.
     fn with_slot(&self, mut each: Vec<Amount>) -> Result<Vec<Amount>, String> {
         let Some(slot) = self.slot else { return Ok(each) };
         let [Amount { resources: 1, max: None, slot: wanted, .. }] = &mut each[..] else {
@@ -163,11 +164,11 @@ impl Wanted {
 }
 
 /// The amount after a name: resources and a maximum.
-type Own = (u32, Option<u32>);
+type OwnAmount = (u32, Option<u32>);
 
 /// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. A name that still looks as if an amount followed it is refused,
 /// because it would be a different limit from the one that was meant.
-fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
+fn split(argument: &Name) -> Result<(Name, Option<OwnAmount>), String> {
     let (rest, max) = number_after(argument.bytes(), b':');
     let (name, resources) = number_after(rest, b'=');
     if name.contains(&b'=') || name.ends_with(b" ") || number_after(name, b':').1.is_some() {
