@@ -76,8 +76,8 @@ impl Stat {
     }
 }
 
-/// Returns whether the descendants can be found: `/proc` is mounted, and is that of this PID namespace. In the one of
-/// another namespace (`unshare --pid` without `--mount-proc`), other processes have these ids.
+/// Returns whether the descendants can be found: `/proc` is mounted, and is that of this PID namespace. In the `/proc` of
+/// another namespace (`unshare --pid` without `--mount-proc`), the same ids are those of other processes.
 pub(super) fn are_visible() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*getpid().to_string())
 }

@@ -1,5 +1,5 @@
 //! `run` in a leased session, which survives disconnections shorter than the lease. The command is ended only if the
-//! lease is about to end, early enough that it ends before the lease.
+//! resources are about to be lost or were lost; if possible, early enough that it ends before they are lost.
 
 use std::future::pending;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use signalbox_client::{BootClock, Clock, Error, ErrorKind, Lost, Moment, Permit}
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
-/// The same for the end of a grace period, which an administrator has granted to the command.
+/// The longest time by which SIGKILL precedes the end of a grace period. It is short, because an administrator has
+/// granted this period to the command.
 const GRACE_RESERVE_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the command while a session holds the amounts.
@@ -215,8 +216,8 @@ fn after(span: Duration) -> Moment {
     Moment(BootClock.now().0.saturating_add(span))
 }
 
-/// Returns how long before the end of a lease that is not renewed the command is asked to end: at most a quarter of the
-/// lease and the reserve, because otherwise a renewal that is only late would end the command.
+/// Returns how long before the end of the lease the command is asked to end, if the lease is not renewed: at most a
+/// quarter of the lease and the reserve, because otherwise a renewal that is only late would end the command.
 fn notice(kill_after: Duration, lease: Duration) -> Duration {
     kill_after.min(lease / 4) + reserve(lease)
 }

@@ -41,9 +41,9 @@ pub(super) struct Processes {
     command: Pid,
     /// How the command ended.
     ended: Option<WaitStatus>,
-    /// SIGCHLD.
+    /// The receiver of SIGCHLD.
     child_ends: Arrivals,
-    /// The processes that were sent SIGTERM. A second one would disturb their shutdown.
+    /// The processes that were sent SIGTERM. A second SIGTERM would disturb their shutdown.
     asked: HashSet<Identity>,
     /// The processes to which this one may not send signals; each is reported once.
     protected: HashSet<Identity>,
@@ -206,7 +206,7 @@ impl Processes {
 
     fn send(&mut self, process: Process, signal: Signal) {
         match process.send(signal) {
-            // It has ended.
+            // The signal was sent, or the process has ended.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) if self.protected.insert(process.identity()) => {
                 let pid = process.pid;
@@ -217,7 +217,7 @@ impl Processes {
     }
 }
 
-/// Returns whether a command of this file runs as another user, so that the kernel may refuse signals from this
+/// Returns whether this executable file runs as another user, so that the kernel may refuse signals from this
 /// process.
 fn runs_as_other_user(file: &Path) -> bool {
     let is_of_other = |file: std::fs::Metadata| {

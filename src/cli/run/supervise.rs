@@ -103,7 +103,8 @@ pub(super) async fn supervise(
     processes: Processes,
     signals: &mut Signals,
 ) -> Outcome {
-    // When the first process of a container ends, the kernel kills all others, but the resources are released before that.
+    // When the first process of a container ends, the kernel kills all others, but only after the resources are
+    // released. So this process ends them first.
     let ends_rest = std::process::id() == 1 && !arguments.wait_children;
     let mut supervisor = Supervisor {
         arguments,
@@ -118,7 +119,7 @@ pub(super) async fn supervise(
             return Outcome::Release(end);
         }
         tokio::select! {
-            // Any number of processes may end at any time, so this comes last.
+            // Any number of processes may end at any time, so `child_end` comes last.
             biased;
             () = supervisor.phase.due() => {
                 if let Some(failure) = supervisor.kill() {
@@ -146,7 +147,8 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Returns how this process ends; `None` while it waits for processes.
+    /// Reaps processes, and sends SIGTERM to those that must end now. Returns how this process ends; `None` while it waits
+    /// for processes.
     fn end(&mut self) -> Option<End> {
         let has_processes = self.processes.reap();
         let end = self.processes.ended()?;
@@ -169,7 +171,7 @@ impl Supervisor<'_> {
         self.phase = self.phase.ending(time);
     }
 
-    /// Kills the processes that are left. Returns the failure if that was tried for long enough.
+    /// Kills the processes that are left. Returns the failure if some are left after [`KILL_MAX`].
     fn kill(&mut self) -> Option<Failure> {
         let until = self.phase.kill_until();
         if Instant::now() >= until {
@@ -203,8 +205,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Stops this process once its command and the descendants are stopped: one that continues to run needs the resources, which
-    /// only this process renews.
+    /// Stops this process once its command and the descendants are stopped: one that continues to run needs the
+    /// resources, whose lease only this process renews.
     fn stop(&mut self) {
         let is_over = self.stop_until.is_none_or(|until| until <= Instant::now());
         if !matches!(self.phase, Phase::Running) {
