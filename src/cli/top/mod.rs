@@ -2,8 +2,8 @@
 //!
 //! [`reader`](self::reader) makes a [`Snapshot`](reader::Snapshot) from the server's answers, `model` has what is shown
 //! and what keys do, and `view` makes lines of it. `model` and `view` need neither a server nor a terminal. This file
-//! handles the terminal, keys, signals, and the time of the next update. The terminal is restored when the program ends, even
-//! by a panic or a signal, and while it is stopped.
+//! handles the terminal, keys, signals, and the time of the next update. The terminal is restored when the program ends,
+//! even by a panic or a signal, and while it is stopped.
 
 mod model;
 mod reader;
@@ -83,8 +83,8 @@ async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.shown());
     let mut due = Instant::now();
-    // Keys are handled during a reading, which may take long. If a key requests a reading meanwhile, another one
-    // follows.
+    // Keys are handled during a reading, which may take long. A key that requests one meanwhile sets `is_requested`, so
+    // another one follows. `is_for_key` says whether a key requested the reading in progress.
     let (mut is_requested, mut is_for_key) = (false, false);
     loop {
         if is_requested && !reader.is_reading() {
@@ -164,7 +164,7 @@ impl Screen {
     /// Restores the terminal, and stops the program until it is continued.
     fn stop(&self) -> Result<(), Failure> {
         restore();
-        // The kernel ignores it for the first process of a container, which nothing could continue.
+        // The kernel ignores this signal for the first process of a container, which nothing could continue.
         raise(Signal::SIGSTOP).map_err(|errno| failed(&errno.into()))?;
         begin().map_err(|error| failed(&error))
     }
@@ -191,8 +191,8 @@ fn failed(error: &io::Error) -> Failure {
     Failure::refused(format!("cannot use the terminal: {error}; check TERM and the terminal"))
 }
 
-/// Returns the events of the terminal, which a separate thread reads, because reading blocks. It ends once the receiver
-/// is dropped.
+/// Returns the events of the terminal, which a separate thread reads, because reading blocks. The thread ends once the
+/// receiver is dropped.
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (sender, receiver) = mpsc::unbounded_channel();
     thread::spawn(move || {

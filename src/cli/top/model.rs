@@ -79,8 +79,8 @@ impl View {
         }
     }
 
-    /// The columns by which the view can be sorted. The first one is used at the start; where values are the same, the others decide,
-    /// in this order.
+    /// Returns the columns by which the view can be sorted, the default first. Rows with the same value are sorted by the
+    /// other columns, in this order.
     fn sorts(self) -> &'static [&'static str] {
         match self {
             Self::Names => &["WAITING", "IN USE", "PEAK", "NAME"],
@@ -91,7 +91,7 @@ impl View {
     }
 }
 
-/// A value of a row. It determines the rank of its row in the order, in which the greatest numbers come first.
+/// A value of a row. Rows are sorted by such values, the greatest numbers first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
     /// `None` if it was not requested, or if there is none.
@@ -210,7 +210,7 @@ pub(super) struct Model {
     pub(super) rows: Vec<Row>,
     /// Acquires and Releases per second since the previous snapshot.
     pub(super) rates: Option<(f64, f64)>,
-    /// Why the last update failed.
+    /// The failure of the last update.
     pub(super) problem: Option<String>,
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,

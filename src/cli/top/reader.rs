@@ -14,13 +14,14 @@ use signalbox_client::{
     DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
 };
 
-/// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
+/// The maximum number of names that every reading lists. A longer list is used again, for [`DUMP_PART`] times as long as
+/// it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
 
-/// Listing very many names may take 1/N of the time, where N is this number.
+/// The number N for which listing very many names takes at most 1/N of the time.
 const DUMP_PART: u32 = 20;
 
-/// The maximum number of names that are inspected for queues in one update.
+/// The maximum number of names that are inspected for queues in one reading.
 const INSPECTED_MAX: usize = 2_000;
 
 /// Reads from one server, while keys are handled.
@@ -103,7 +104,7 @@ impl Port {
         if !is_recent {
             let began = Instant::now();
             let mut names = self.plain.dump().await?.all().await?;
-            // Names with waiters are among those of which most is in use.
+            // Names with waiters are among those of which most is in use, so these are inspected first.
             names.sort_unstable_by(|one, other| {
                 (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
             });
@@ -174,7 +175,7 @@ async fn read(ports: &mut [Port], details: Option<&NameKey>, began: Instant) -> 
     Ok(snapshot)
 }
 
-/// One update.
+/// The result of one reading.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     /// Seconds since the program began; rates are computed from it.

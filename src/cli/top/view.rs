@@ -44,7 +44,7 @@ pub(super) struct Span {
     style: ContentStyle,
 }
 
-/// A line from left to right.
+/// The spans of a line, from left to right.
 pub(super) type Line = Vec<Span>;
 
 /// Returns a span. Control characters become spaces, because messages may have several lines.
