@@ -16,7 +16,7 @@ use crate::cli::output::escaped;
 /// The variable with the libraries that the dynamic linker loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
-/// With this variable, the library ends the program that it is loaded into if its settings cannot be used.
+/// The variable with which the library ends the program that loads it, if the library cannot use its settings.
 const CHECK: &str = "SIGNALBOX_SYSV_CHECK";
 
 const NAME: &str = "libsignalbox_sysv.so";
@@ -98,8 +98,8 @@ pub(super) fn preload(library: &Path) -> Result<OsString, Failure> {
     Ok(before(path, std::env::var_os(PRELOAD).as_deref()))
 }
 
-/// Checks that the library can use the settings that a command would get: it is loaded into another run of this
-/// program, and ends that if it cannot.
+/// Checks that the library can use the settings in the environment of a command: another run of this program loads the
+/// library, which ends that run if it cannot.
 pub(super) fn check_settings(command: &Command) -> Result<(), Failure> {
     let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let itself = std::env::current_exe();

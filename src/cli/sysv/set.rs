@@ -87,7 +87,7 @@ impl SetName {
         text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))
     }
 
-    /// Returns whether it is the name of this set.
+    /// Returns whether `listed` is the set of this name.
     pub(super) fn matches(self, listed: &ListedSet) -> bool {
         match self {
             Self::Key(key) => listed.stat.key == key,

@@ -77,8 +77,8 @@ fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
 }
 
-/// Parses the addresses of a server, which need ports, with spaces around the commas if any. `source` is where they
-/// come from, for a message.
+/// Parses the addresses of a server, separated by commas and perhaps spaces. Fails if one has no port. `source` is where
+/// they come from, for a message.
 fn addresses(text: &str, source: &str) -> Result<Vec<Address>, Failure> {
     let addresses: Result<Vec<Address>, _> = text.split(',').map(|item| item.trim().parse()).collect();
     match addresses {

@@ -1,7 +1,7 @@
 //! `signalbox watch --sysv`: prints changes of semaphore sets.
 //!
-//! The server has no events of sets, so this requests their state repeatedly, and prints what has changed since the
-//! last answer.
+//! The server has no events of sets, so this program requests their state repeatedly, and prints what has changed since
+//! the last answer.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
