@@ -99,8 +99,8 @@ fn run_all(
 /// Time between two updates of the progress line.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until the run is over; the run then unparks this thread. Meanwhile shows a progress line, if standard error is
-/// a terminal.
+/// Waits until the run is over: each generator unparks this thread when it ends. Meanwhile shows a progress line, if
+/// standard error is a terminal.
 fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() -> bool) {
     let is_shown = stderr().is_terminal();
     let started = Instant::now();

@@ -114,7 +114,7 @@ pub(super) struct Load {
 }
 
 impl Arguments {
-    /// How long to run before measuring; `None` for no time.
+    /// Returns how long to run before measuring; `None` for no time.
     pub(super) fn warmup(&self) -> Option<Duration> {
         (!self.warmup.is_zero()).then_some(self.warmup)
     }

@@ -180,7 +180,7 @@ fn nodes(found: &ClusterStatus) -> Vec<Value> {
     found.nodes.iter().map(node).collect()
 }
 
-/// The comment in the line of the record format.
+/// Returns the comment in the line of the record format.
 fn comment(finalization: &Finalization) -> String {
     match finalization {
         Finalization::Done => String::new(),

@@ -72,7 +72,7 @@ struct OpenFile {
     text: Option<Box<dyn BufRead>>,
     /// The process that decompresses the file.
     gzip: Option<Child>,
-    /// The number of lines that are not lines of a history.
+    /// The number of complete lines that are not lines of a history.
     unusable: u64,
 }
 
@@ -131,9 +131,9 @@ impl OpenFile {
         }
         let gzip = Command::new("gzip").arg("-dc").stdin(file).stdout(Stdio::piped()).spawn();
         let mut gzip = gzip.map_err(|error| {
-            format!("{}: gzip cannot be executed: {error}; it is left out", path.display())
+            format!("{}: gzip cannot be executed: {error}; the file is left out", path.display())
         })?;
-        let text = gzip.stdout.take().ok_or_else(|| format!("{}: it is left out", path.display()))?;
+        let text = gzip.stdout.take().ok_or_else(|| format!("{}: the file is left out", path.display()))?;
         Ok(Self { path, text: Some(Box::new(BufReader::new(text))), gzip: Some(gzip), unusable: 0 })
     }
 
@@ -158,7 +158,8 @@ impl OpenFile {
         }
     }
 
-    /// Returns a message about the part of the file that cannot be used, after its end or this error.
+    /// Returns a message if a part of the file cannot be used. `error` is that of the last read; `None` at the end of the
+    /// file.
     fn problem(&mut self, error: Option<io::Error>) -> Option<String> {
         let path = self.path.display();
         let is_broken =

@@ -18,14 +18,14 @@ pub(super) struct Row {
     pub(super) held_ms: Option<u64>,
     /// How it ended, in one word.
     pub(super) end: &'static str,
-    /// Its first line, or if that is missing its last one.
+    /// The line of its beginning, or of its end if the other is missing.
     pub(super) line: HistoryLine<'static>,
 }
 
 /// The grants whose ends have not been read yet.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// By id, which grows with the time of the request.
+    /// The lines of their beginnings, by id, which grows with the time of the request.
     open: BTreeMap<u64, HistoryLine<'static>>,
     /// The grants whose ends came before their beginnings, which may still follow if the clocks of two nodes differ.
     ended: BTreeSet<u64>,
