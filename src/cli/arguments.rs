@@ -67,7 +67,7 @@ pub(super) struct Common {
     #[arg(id = SYSV, long = SYSV, global = true, conflicts_with_all = ["counter", "semaphore"])]
     pub(super) sysv: bool,
 
-    /// The options that [`checked`] returned.
+    /// The options that were given on the command line, as [`checked`] returned them.
     #[arg(skip)]
     pub(super) given: Vec<Id>,
 }

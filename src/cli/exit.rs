@@ -16,7 +16,7 @@ use signalbox_access::TokenFileError;
 use signalbox_bench::LoadError;
 use signalbox_client::{self, ConnectError, ErrorKind, Status};
 
-/// The exit statuses of the program itself. With `run`, that of the command takes precedence.
+/// The exit statuses of the program itself. With `run`, the exit status of the command takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Exit {

@@ -21,8 +21,8 @@ pub(super) struct Held {
 }
 
 /// Acquires in a session with the time to live `lease`, or with the server's default. Fails if the request can never be
-/// granted while the programs around this one hold `outer`. A signal during the wait closes the session; otherwise it would
-/// end the process, and the session would keep its place in the queue without a client.
+/// granted while the programs around this one hold `outer`. A signal during the wait closes the session; otherwise the
+/// signal would end the process, and the session would keep its place in the queue without a client.
 pub(super) async fn acquire(
     server: &Server,
     lease: Option<Duration>,

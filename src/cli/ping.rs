@@ -88,7 +88,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
 struct OwnServer {
     /// The networks from which connections begin with a header of the PROXY protocol.
     proxies: Vec<Network>,
-    /// The addresses that it listens on, loopback first.
+    /// The addresses at which this machine reaches the server, loopback first.
     addresses: Vec<SocketAddr>,
 }
 

@@ -80,8 +80,9 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     common.print(&json!({ "node": node, "result": result }), sentence)
 }
 
-/// Returns whether this is the only process of the service. After SIGKILL and its timeout, systemd runs ExecStopPost=
-/// even if the kernel has not ended a process yet, which may have open connections.
+/// Returns whether systemd reports the end of the main process and this is the only process of the service. Some time
+/// after SIGKILL, systemd runs ExecStopPost= even if the kernel has not ended a process yet, which may have open
+/// connections.
 fn has_service_ended() -> io::Result<bool> {
     if env::var_os(EXIT_CODE).is_none_or(|code| code.is_empty()) {
         return Ok(false);

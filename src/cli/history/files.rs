@@ -1,4 +1,4 @@
-//! Reads the history files of one or several servers, in the order of time. One line of each server is in memory.
+//! Reads the history files of one or several servers, in the order of time. One line of each server is in memory at a time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -49,7 +49,7 @@ impl Iterator for Files {
         let first = self.0.iter_mut().filter_map(|server| {
             let time = match server.peek()? {
                 Ok(line) => Some(line.time),
-                // Problems are reported at once.
+                // This is the least time, so problems are reported at once.
                 Err(_) => None,
             };
             Some((time, server))

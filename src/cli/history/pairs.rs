@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use signalbox_model::UnixMilliseconds;
 use signalbox_model::history::{HistoryLine, HistoryWord};
 
-/// A grant.
+/// The row of a grant.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) granted: UnixMilliseconds,

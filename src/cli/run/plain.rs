@@ -95,8 +95,8 @@ impl Hold for ConnectionHold<'_> {
     }
 }
 
-/// Releases before the connection is closed, so that the resources are available when this process has ended. If the
-/// release fails, the end of the connection releases them.
+/// Releases the resources before the connection is closed, so that they are available when this process has ended. If
+/// the release fails, the end of the connection releases them.
 async fn release(server: &Server, amount: &Amount, client: &PlainClient) {
     let call = client.release(amount.name.bytes(), Resources(amount.resources));
     match server.answer(call).await {

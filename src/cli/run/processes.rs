@@ -51,7 +51,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts the command, with its slots and what is held for it in the environment. The caller already listens for
+    /// Starts the command. Its environment has its slots and what is held for it. The caller already listens for
     /// `signals`, so that none is missed. From now on, they include the signals that stop process groups, because a
     /// terminal would otherwise stop this process even if the command continues to run.
     pub(super) fn start(
@@ -187,7 +187,7 @@ impl Processes {
         }
     }
 
-    /// Returns the failure to end the processes that are left.
+    /// Returns the failure for the processes that are left, which cannot be ended.
     pub(super) fn left(&self) -> Failure {
         let pids: Vec<_> = self.all().iter().map(|process| process.pid.to_string()).collect();
         let which = if pids.is_empty() { "that the command started".to_owned() } else { pids.join(", ") };

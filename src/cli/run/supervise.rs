@@ -187,7 +187,7 @@ impl Supervisor<'_> {
         if self.arguments.on_lost == OnLost::Continue {
             return warn(&format!("{reason}; the command keeps running"));
         }
-        // A loss at the moment of the end changes nothing.
+        // If the command has just ended, the loss changes nothing.
         if self.end().is_some() {
             return;
         }
