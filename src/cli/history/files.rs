@@ -49,7 +49,7 @@ impl Iterator for Files {
         let first = self.0.iter_mut().filter_map(|server| {
             let time = match server.peek()? {
                 Ok(line) => Some(line.time),
-                // This is the least time, so problems are reported at once.
+                // `None` sorts before every time, so problems are reported at once.
                 Err(_) => None,
             };
             Some((time, server))
