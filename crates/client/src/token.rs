@@ -170,4 +170,11 @@ mod tests {
         assert!(refused.to_string().contains("192.0.2.7:11215"), "{refused}");
         assert_eq!(shown(Some(&token.over_plain()), Some(server)).unwrap(), b"sbx_secret");
     }
+
+    #[test]
+    fn the_space_around_a_token_is_no_part_of_it() {
+        for text in ["sbx_secret", " sbx_secret\n"] {
+            assert_eq!(Token::new(text).credentials().0, b"sbx_secret");
+        }
+    }
 }

@@ -385,6 +385,14 @@ mod tests {
         assert_eq!([&seen, &unseen].map(|permit| *permit.lost.borrow()), [Some(Lost::Revoked); 2]);
     }
 
+    #[tokio::test]
+    async fn the_first_reason_of_a_loss_stays() {
+        let permit = PermitValidity::new(lease_until(10).1);
+        permit.mark_lost(Lost::Revoked);
+        permit.mark_lost(Lost::Stopped);
+        assert_eq!(permit.lost().await, Lost::Revoked);
+    }
+
     const GRANTS: [GrantId; 2] = [GrantId(1), GrantId(2)];
 
     #[test]

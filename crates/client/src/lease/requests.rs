@@ -385,7 +385,9 @@ impl SessionLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use signalbox_model::GrantId;
+    use signalbox_protocol::{ExtendedOpcode, Opaque};
 
     fn release() -> Operation {
         Operation::Release { grant: GrantId(1), is_done: false, caller: None }
@@ -393,6 +395,15 @@ mod tests {
 
     fn sent(table: &mut RequestTable) -> Vec<u64> {
         std::iter::from_fn(|| table.next_to_send().map(|(ids, ..)| ids.own.0)).collect()
+    }
+
+    #[test]
+    fn a_release_that_was_sent_before_may_have_succeeded_then() {
+        let status = Status::NotAcquired.code();
+        let (opcode, opaque, body) = (ExtendedOpcode::ReleaseGrant.code(), Opaque([0; 4]), Bytes::new());
+        let frame = ResponseFrame { opcode, status, opaque, body };
+        assert!(read_released(&frame, true).is_ok());
+        assert_eq!(read_released(&frame, false).unwrap_err().lost(), Some(Lost::Revoked));
     }
 
     /// Servers refuse a request whose number is more than 1024 above the oldest unanswered one (`docs/protocol.md`,
