@@ -227,6 +227,14 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_several_addresses_has_others_as_several_hosts_do() {
+        for (text, has_others) in [("a1:1", false), ("a12:1", true), ("a1:1,b2:1", true)] {
+            let servers: Servers = text.parse().unwrap();
+            assert_eq!(servers.has_others(places_of(&servers)[0]), has_others, "{text}");
+        }
+    }
+
+    #[test]
     fn a_name_that_cannot_be_resolved_is_one_failure_and_the_others_are_reached() {
         let servers: Servers = "a1:1,b:1,c2:1".parse().unwrap();
         let resolve = |server: &Server| match server.host.as_str() {

@@ -343,7 +343,9 @@ mod tests {
         }
         for other in ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7"] {
             assert!(!may_be_sent(None, other) && !may_be_sent(Some("0"), other), "{other}");
-            assert!(may_be_sent(Some("1"), other) && may_be_sent(Some("true"), other), "{other}");
+            for yes in ["1", "true", "on", "YES", "t", "y"] {
+                assert!(may_be_sent(Some(yes), other), "{other} {yes}");
+            }
         }
         let wrong = ("SIGNALBOX_TOKEN_OVER_PLAIN", "maybe");
         refused(
@@ -371,6 +373,11 @@ mod tests {
         refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "al")], "", "SIGNALBOX_SYSV_KEYS: \"al\" is not \"all\"");
         refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10d")], "", "\"10d\" is not a time");
         refused(&[("SIGNALBOX_SYSV_TTL", "0s")], "", "\"0s\" is not a time");
+        refused(&[("SIGNALBOX_SYSV_TTL", "0.4ms")], "", "\"0.4ms\" is not a time");
+        let label = "x".repeat(256);
+        refused(&[("SIGNALBOX_SYSV_LABEL", &label)], "", "at most 255 bytes");
+        let longest = read_with(&[SERVER, KEYS, ("SIGNALBOX_SYSV_LABEL", &label[1..])], "").unwrap().unwrap();
+        assert_eq!(longest.label.as_deref(), Some(&label[1..]));
         refused(&[CONFIG], "server = a:1\nkey = 3", "/etc/sysv, line 2: there is no setting \"key\"");
         refused(&[CONFIG], "server a:1", "/etc/sysv, line 1: \"server a:1\" is not of the form");
         refused(&[CONFIG], "server = a:1\nserver = b:1", "line 2: \"server\" was set before");

@@ -21,6 +21,10 @@ fn sets_are_shared_and_answered_as_by_the_kernel() {
     assert_eq!(a.ask(format!("ctl {set} 1 GETPID")), format!("= {}", b.pid()));
     let stat = a.ask(format!("ctl {set} 0 IPC_STAT"));
     assert!(stat.starts_with("= 7 ") && stat.ends_with(" 3") && stat.contains(" 600 "), "{stat}");
+    let [uid, gid] = [1, 2].map(|field| stat.split(' ').nth(field + 1).unwrap().to_owned());
+    assert_eq!(a.ask(format!("ctl {set} 0 IPC_SET {uid} {gid} 0o1646")), "= 0");
+    let stat = a.ask(format!("ctl {set} 0 IPC_STAT"));
+    assert!(stat.contains(" 646 "), "nine bits of the mode: {stat}");
     assert_eq!(a.ask(format!("ctl {set} 0 SETVAL 32768")), "! ERANGE");
     assert_eq!(a.ask(format!("ctl {set} 3 GETVAL")), "! EINVAL");
     assert_eq!(a.ask(format!("ctl {set} -1 GETVAL")), "! EINVAL");

@@ -22,6 +22,7 @@ fn lost_adjustments_are_reported_once() {
     assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
     assert_eq!(a.ask("close-all"), "= 0");
     until("the process has ended on the server", || observer.values(&set) == "= 3");
+    assert_eq!(a.ask("get 7 1 0"), format!("= {set}"), "it needs no adjustments");
     assert_eq!(a.ask(format!("op {set} - 0,1,SEM_UNDO")), "! EIDRM");
     assert_eq!(observer.values(&set), "= 3");
     assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");

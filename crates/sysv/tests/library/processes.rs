@@ -1,6 +1,9 @@
 //! Threads, forks and replaced programs: which of them share adjustments.
 
-use crate::stepper::Stepper;
+use signalbox_client::sysv::SetId;
+use signalbox_client::{Client, blocking};
+
+use crate::stepper::{STEPPER, Stepper, preloaded};
 use crate::support::TestServer;
 use crate::until;
 use crate::world::{World, compare};
@@ -139,4 +142,29 @@ fn a_child_that_runs_a_program_hands_nothing_over() {
     assert_eq!(observer.values(&set), "= 4", "the parent's adjustment was not touched");
     assert_eq!(a.ask(format!("op {set} - 0,1,SEM_UNDO")), "= 0");
     assert_eq!(observer.values(&set), "= 5");
+}
+
+#[test]
+fn a_program_is_listed_with_its_label_or_with_its_name() {
+    let server = TestServer::start();
+    let label = |label: Option<&str>| {
+        let mut command = preloaded(STEPPER, server.address);
+        command.envs(label.map(|label| ("SIGNALBOX_SYSV_LABEL", label)));
+        let mut a = Stepper::spawn(&mut command);
+        let set = a.set(7, "1");
+        assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+        let client = Client::builder(server.address.to_string().parse().unwrap());
+        let client = blocking::Client::connect_with(client).unwrap();
+        let users = client.wait(async {
+            let users = client.direct().await?.set_users(SetId(set.parse().unwrap())).await?;
+            users.all().await
+        });
+        let users = users.unwrap();
+        assert_eq!((users.len(), users[0].pid), (1, a.pid()));
+        a.kill();
+        until("its adjustments are undone", || Stepper::start(server.address).values(&set) == "= 1");
+        String::from_utf8_lossy(&users[0].label).into_owned()
+    };
+    assert_eq!(label(Some("printers")), "printers");
+    assert!(label(None).starts_with("sysv-stepper@"));
 }
