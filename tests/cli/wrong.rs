@@ -13,6 +13,7 @@ type Wrong = (&'static str, &'static str);
 /// Arguments that are wrong whatever the server says, with status 64. `_` is an empty argument.
 const USAGE: &[Wrong] = &[
     ("run job --max 0 -- true", "expected a whole number from 1 to"),
+    ("run job --max +1 -- true", "expected a whole number from 1 to"),
     ("run job --max 1 --josn -- true", "'--josn'"),
     ("run job --max 1 true", "put -- before the command"),
     ("run job --max 1 sh -c true", "put -- before the command"),
@@ -44,6 +45,7 @@ const USAGE: &[Wrong] = &[
     ("get _", "the name has 0 bytes"),
     ("get job --server :7", "the address has no host"),
     ("get job --timeout 0", "expected a number of seconds above 0"),
+    ("ping -c 0", "expected a whole number from 1 to"),
     ("renew", "no session is given"),
     ("renew --session 5", "the key of session 5 is not given"),
     ("renew --key 00000000000000000000000000000000", "not the id of its session"),
@@ -155,6 +157,9 @@ const SEMAPHORES: &[(i32, Wrong)] = &[
     (1, ("resize gpu +4294967295", "the maximum is 4294967295")),
     (1, ("resize numbered 70000", "the maximum is 65536")),
     (1, ("resize gpu 5 --generation 1", "was changed since its generation")),
+    (1, ("pause gpu --generation 1", "was changed since its generation")),
+    (1, ("remove gpu --generation 1", "was changed since its generation")),
+    (1, ("slot numbered 0 --out --generation 1", "was changed since its generation")),
     (1, ("remove fixed", "the server's configuration file declares")),
     (1, ("slot numbered 2 --out", "its slots are 0 to 1")),
 ];
@@ -198,7 +203,9 @@ fn wrong_invocations_have_their_status_and_say_what_is_wrong() {
             assert_refused(server, *status, wrong);
         }
     }
-    // The reverse: what is not in use is idle, and what can be granted later is not refused forever.
+    // The reverse: what is at a limit is not beyond it, what is not in use is idle, and what can be granted later is not refused forever.
+    let most = invoked(&semaphores, "declare most --capacity 65536 --slots");
+    assert!(most.status.success(), "{most:?}");
     assert_eq!(invoked(&counters, "await-idle none").stdout, b"0\n");
     let above = invoked(&semaphores, "await-idle numbered --semaphore --slot 9");
     let said = String::from_utf8(above.stderr).unwrap();
