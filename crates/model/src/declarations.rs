@@ -27,7 +27,7 @@ codes! {
     }
 }
 
-/// How Resize changes a capacity (`docs/protocol.md`, "Resize").
+/// The change of a capacity by Resize (`docs/protocol.md`, "Resize").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resizing {
     /// To this value.
@@ -101,7 +101,7 @@ pub struct DeclaredEntry<T, S = Vec<u16>> {
     pub numbered: bool,
     /// Whether it is being removed. It grants nothing more.
     pub removing: bool,
-    /// Whether the server's configuration declares it. Requests cannot declare, resize or remove it then.
+    /// Whether the server's configuration declares it. Requests cannot declare, resize or remove such a semaphore.
     pub configured: bool,
     /// Whether it is paused: it grants nothing, and requests keep their places in its queue.
     pub paused: bool,

@@ -5,7 +5,7 @@ use crate::{GrantId, Namespace};
 /// An event of a name (`docs/protocol.md`, "Watch").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<N> {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
     /// The namespace of the name.
     pub namespace: Namespace,
@@ -90,7 +90,7 @@ kinds! {
     Expired = 7, "expired";
     /// An administrator revoked the grant.
     Revoked = 8, "revoked";
-    /// The capacity of the semaphore changed; it is the number of resources of the event.
+    /// The capacity of the semaphore changed; the event's number of resources is the new capacity.
     Resized = 9, "resized";
     /// The name was removed.
     Removed = 10, "removed";
@@ -102,7 +102,7 @@ kinds! {
     SlotOut = 13, "slot-out";
     /// A slot of the semaphore was put back into service.
     SlotIn = 14, "slot-in";
-    /// The semaphore was declared; its capacity is the number of resources of the event.
+    /// The semaphore was declared; the event's number of resources is its capacity.
     Declared = 15, "declared";
 }
 
@@ -135,7 +135,7 @@ pub enum Notice<E, M = ()> {
     Moved(M),
 }
 
-/// How a grant ended, in the history of grants.
+/// The reason for which a grant ended, in the history of grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum GrantEnd {
@@ -150,10 +150,10 @@ pub enum GrantEnd {
 }
 
 impl GrantEnd {
-    /// All ends, in the order of their numbers.
+    /// All reasons, in the order of the variants, which the history of the core stores as numbers.
     pub const ALL: [Self; 4] = [Self::Released, Self::Disconnected, Self::Expired, Self::Revoked];
 
-    /// The end in one word.
+    /// The reason in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Released => "released",

@@ -11,9 +11,9 @@ use crate::{GrantEnd, GrantId, Namespace, UnixMilliseconds, from_hex};
 /// A line of the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HistoryLine<'a> {
-    /// When it happened.
+    /// The time of the event.
     pub time: UnixMilliseconds,
-    /// What happened.
+    /// The event.
     pub event: HistoryWord,
     /// The id of the grant, which is its fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub struct HistoryLine<'a> {
     /// The label, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_hex: Option<Cow<'a, str>>,
-    /// Whether the grant outlives the process; at the start, whether any does.
+    /// Whether the grant survives a restart; for [`HistoryWord::Started`], whether any grant can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<bool>,
     /// How long the request waited, in milliseconds.
@@ -45,7 +45,7 @@ pub struct HistoryLine<'a> {
     /// How long the grant was held, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
-    /// The number of lines that are lost.
+    /// For [`HistoryWord::Lost`], the number of lost lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
 }

@@ -102,8 +102,8 @@ pub struct RequestId(pub u64);
 pub struct RequestIds {
     /// The request's own number.
     pub own: RequestId,
-    /// The lowest number that the client has no answer to: at least 1, at most its own. The server discards the cached
-    /// answers below it.
+    /// The lowest number that the client has no answer to: at least 1, at most `own`. The server discards the cached
+    /// replies to requests with lower numbers.
     pub lowest_unanswered: RequestId,
 }
 
@@ -152,14 +152,14 @@ impl SessionKey {
 }
 
 secret! {
-    /// The secret that a client has chosen for one lease (`docs/http.md`, "Leases"). No client of the binary protocol knows
-    /// the key of the session that it stands for.
+    /// The secret that a client has chosen for one lease (`docs/http.md`, "Leases"). The session of the
+    /// lease has a key of its own, which no client of the binary protocol knows.
     LeaseKey
 }
 
 secret! {
-    /// The secret with which the proofs of places and the keys of the sessions of keyed leases are made. All successive
-    /// servers of a store use the same one.
+    /// The secret from which the server makes the proofs of places, and the keys of the sessions of keyed leases. All
+    /// servers that open the same store one after another use the same secret.
     PlaceKey
 }
 

@@ -1,4 +1,4 @@
-//! Ids, secrets and texts in JSON, as exports have them. A number that may need 64 bits is a string, because many JSON
+//! Ids, secrets and texts in JSON, as exports write them. A number that may need 64 bits is a string, because many JSON
 //! readers would round it.
 
 use std::borrow::Cow;

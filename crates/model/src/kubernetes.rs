@@ -1,7 +1,7 @@
 //! The environment variables that Kubernetes sets in each container for each Service. Those of a Service with a name
 //! such as `signalbox-config` begin like variables of signalbox.
 
-/// The advice about such variables, for messages.
+/// The advice about the variables of a Service, for messages.
 pub const SERVICE_ADVICE: &str = "Kubernetes makes such variables for a Service with this name; they are ignored; \
                                   \"enableServiceLinks: false\" in the Pod avoids them";
 

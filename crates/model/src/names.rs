@@ -16,7 +16,7 @@ codes! {
 }
 
 impl Namespace {
-    /// Both, in the order of their default ports.
+    /// Both namespaces, in the order of their default ports.
     pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
 
     /// The given namespace, or both if none is given.
@@ -43,7 +43,7 @@ pub enum Scope<N> {
 }
 
 impl<N: AsRef<[u8]>> Scope<N> {
-    /// Returns whether a name is one of them.
+    /// Returns whether the Watch covers this name.
     pub fn contains(&self, name: &[u8]) -> bool {
         match self {
             Self::Name(only) => name == only.as_ref(),
@@ -52,7 +52,7 @@ impl<N: AsRef<[u8]>> Scope<N> {
     }
 }
 
-/// The maximum of a [`Claim`] on a semaphore that keeps its own capacity, and is not created if it does not exist
+/// The value of [`Claim::maximum`] with which a semaphore keeps its own capacity, and is not created if it does not exist
 /// (`docs/protocol.md`, "AcquireGrant").
 pub const AS_DECLARED: u32 = 0;
 
@@ -73,7 +73,7 @@ pub struct Claim<'a> {
     /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
     pub resources: u32,
     /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
-    /// [`AS_DECLARED`]. Where the server resolves a name to a declared semaphore, at least the semaphore's capacity.
+    /// [`AS_DECLARED`]. If the server resolves the name to a declared semaphore, it must be at least the semaphore's capacity.
     pub maximum: u32,
     /// The slot to acquire, of a semaphore whose resources are numbered; `None`: the lowest free ones. With a slot,
     /// `resources` is 1, and the semaphore is not created.
@@ -111,7 +111,7 @@ pub struct ListEntry<T, S> {
     pub grant: Option<GrantId>,
     /// The number of the session.
     pub session: u64,
-    /// Since when it holds or waits, in seconds since the Unix epoch; `None` if unknown.
+    /// The time since which it holds or waits, in seconds since the Unix epoch; `None` if unknown.
     pub since: Option<u64>,
     /// The number of resources that are held or requested.
     pub resources: u32,

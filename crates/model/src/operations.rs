@@ -86,7 +86,7 @@ pub enum Revocation<'a> {
 }
 
 impl Revocation<'_> {
-    /// Returns whether it revokes this session or the sessions of its client; `false` for the revocation of a grant.
+    /// Returns whether the revocation names this session or its client; always `false` for the revocation of a grant.
     pub fn is_about<T: AsRef<[u8]>>(&self, session: &SessionEntry<T>) -> bool {
         let address = || str::from_utf8(session.address.as_ref()).ok()?.parse::<SocketAddr>().ok();
         match self {
@@ -103,7 +103,7 @@ impl Revocation<'_> {
 pub enum Target<'a> {
     /// The whole server.
     Server,
-    /// Anything that the client may name later.
+    /// No particular name: a right on any name is sufficient.
     Anywhere,
     /// One name.
     Name(Namespace, &'a [u8]),

@@ -208,7 +208,7 @@ impl Refusal {
         text.split_once(CAPACITY)?.1.parse().ok()
     }
 
-    /// The status with which a client is answered.
+    /// The status of the response.
     pub fn status(self) -> Status {
         match self {
             Self::NotFound => Status::NotFound,

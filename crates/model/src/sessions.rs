@@ -62,7 +62,7 @@ pub enum TtlLeft {
     For(Milliseconds),
 }
 
-/// How long a grant is held although it is being revoked, counted from when the server received the request
+/// How long a grant that is being revoked is still held, counted from when the server received the request
 /// (`docs/protocol.md`, "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraceLeft {

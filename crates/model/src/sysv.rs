@@ -26,7 +26,7 @@ pub const IPC_CREAT: u32 = 0o1000;
 /// The flag of `semget` that fails if a set has the key (`docs/protocol.md`, "SemGet").
 pub const IPC_EXCL: u32 = 0o2000;
 
-/// The key of sets without a key.
+/// The key with which `semget` creates a new set that has no key.
 pub const IPC_PRIVATE: i32 = 0;
 
 codes! {

@@ -99,18 +99,18 @@ pub fn noun(kind: Option<Namespace>) -> &'static str {
     kind.map_or("limit", Namespace::noun)
 }
 
-/// Returns whether a character does more or less than show itself: a terminal executes control characters, direction
-/// marks change the order in which the text around them is shown, and invisible characters and unusual spaces make one
-/// name look like another. Letters that look alike, such as those of two scripts, are not unsafe.
+/// Returns whether a character is unsafe to show: a terminal executes control characters, direction marks change the
+/// order in which the text around them is shown, and invisible characters and unusual spaces make one name look like
+/// another. Letters that look alike, such as those of two scripts, are not unsafe.
 pub fn is_unsafe(character: char) -> bool {
     let number = u32::from(character);
-    let after = RANGES.partition_point(|(_, last)| *last < number);
-    character.is_control() || RANGES.get(after).is_some_and(|(first, _)| *first <= number)
+    let after = UNSAFE_RANGES.partition_point(|(_, last)| *last < number);
+    character.is_control() || UNSAFE_RANGES.get(after).is_some_and(|(first, _)| *first <= number)
 }
 
 /// The characters of Unicode 16 with the property Default_Ignorable_Code_Point or one of the categories Cf (format), Zl,
 /// Zp and Zs (separators and spaces) except U+0020, and U+2800, which is blank too. Ascending.
-const RANGES: &[(u32, u32)] = &[
+const UNSAFE_RANGES: &[(u32, u32)] = &[
     (0x00a0, 0x00a0),
     (0x00ad, 0x00ad),
     (0x034f, 0x034f),
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_ranges_ascend() {
-        assert!(RANGES.iter().all(|(first, last)| first <= last));
-        assert!(RANGES.is_sorted_by(|(_, last), (first, _)| last < first));
+        assert!(UNSAFE_RANGES.iter().all(|(first, last)| first <= last));
+        assert!(UNSAFE_RANGES.is_sorted_by(|(_, last), (first, _)| last < first));
     }
 }

@@ -1,4 +1,4 @@
-//! Time spans, and the time that people read. Waits and leases use monotonic time, which the core defines.
+//! Time spans and Unix time. Waits and leases use monotonic time, which the core defines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,8 +25,8 @@ impl From<Milliseconds> for Duration {
 }
 
 /// Parses a time span as people write it: a number of seconds, or a number with a unit, such as `0.5`, `30s`, `500ms`,
-/// `5m` or `1h`. `None`: the text is something else, or the span is 0, or has 1000000000 seconds or more, which no
-/// clock can add.
+/// `5m` or `1h`. `None`: the text is something else, or the span is 0, or has 1000000000 seconds or more, which might
+/// overflow when it is added to a time.
 pub fn span(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let with_unit = UNITS.into_iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
@@ -69,7 +69,7 @@ impl From<UnixMilliseconds> for UnixSeconds {
 /// The days from 1 March of the year 0 to the Unix epoch. Years begin in March here, so that a leap day is the last day
 /// of a year.
 const DAYS_BEFORE_EPOCH: u64 = 719_468;
-/// The days of an era, which has 400 years.
+/// The number of days in 400 years, an era, after which the calendar repeats.
 const DAYS_OF_ERA: u64 = 146_097;
 
 /// The date and time of day in UTC, to the second: `2026-11-21T01:52:03Z`.

@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::sysv::{IPC_PRIVATE, ListedSet, ListedUser, Operation, Order, Ownership, SetStat, UserRole};
 use crate::{DeclaredEntry, Inspected, ListEntry, Namespace, SessionEntry, SessionKind, TtlLeft, hex};
 
-/// Defines texts in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a text has
-/// another key.
+/// Defines the types of texts in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8,
+/// so such a text has another key.
 macro_rules! texts {
     ($($(#[$doc:meta])* $type:ident: $text:literal or $hex:literal;)*) => {$(
         $(#[$doc])*

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Keys that go to the server. Keys are compared without a sign, as `ipcs` prints them.
+/// A user's choice of the keys that go to the server. Keys are compared without a sign, as `ipcs` prints them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     all: bool,
