@@ -10,8 +10,8 @@ use crate::config::ClusterConfig;
 use signalbox_cluster::etcd::{EtcdClient, Settings, SettingsError, Tls, User};
 use signalbox_cluster::timing::Timing;
 
-/// Returns a client of the cluster's etcd, which connects when it is used. Reads the files of the section as the
-/// present user.
+/// Returns a client of the cluster's etcd, which connects when it is used. Reads the files that `config` names,
+/// with the rights of the current user.
 pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdClient, SettingsError> {
     let tls = config
         .etcd_ca

@@ -1,6 +1,6 @@
-//! Declarations as code: a document of declarations, compared with what is declared, gives a step for each name. The
-//! command line and HTTP read documents and take the steps; this file defines the steps, and which of them cannot be
-//! taken.
+//! Declarations as code: the comparison of a document of declarations with what is declared gives a step for each name.
+//! The command line and HTTP read documents and run the steps; this file defines the steps, and which of them cannot be
+//! run.
 //!
 //! Invariant: a step is an ordinary operation of administrators, so rights, logs and the store do not know about
 //! documents.
@@ -25,7 +25,7 @@ pub(crate) enum Step<'a> {
     Remove { from: Present<'a>, how: Removal },
 }
 
-/// Why a step is not taken.
+/// The reason why a step is not run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Obstacle {
     /// A word for programs, which does not change.
@@ -98,7 +98,7 @@ pub(crate) fn declaration<'a>(present: &Present<'a>) -> Declaration<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Returns the operation that takes the step; `None` if nothing changes.
+    /// Returns the operation that runs the step; `None` if nothing changes.
     pub(crate) fn operation(&self) -> Option<Operation<'a>> {
         match *self {
             Self::Unchanged(_) => None,
@@ -112,7 +112,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns why the step cannot be taken, as far as the present state shows that.
+    /// Returns the reason why the step cannot be run, as far as the present state shows one.
     pub(crate) fn obstacle(&self) -> Option<Obstacle> {
         match *self {
             Self::Change { from: Present { configured: true, .. }, .. } => Some(Obstacle {
@@ -146,7 +146,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns the new capacity, if it is lower and requests wait, which may need more.
+    /// Returns the new capacity if it is lower and requests wait, some of which may need more.
     pub(crate) fn lowered(&self) -> Option<u32> {
         match *self {
             Self::Change { from, to } if from.waiting > 0 && to.capacity < from.capacity => Some(to.capacity),
@@ -171,7 +171,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns the step in JSON, with the reason if it is not taken.
+    /// Returns the step in JSON, with the reason if it is not run.
     pub(crate) fn line(&self, error: Option<Obstacle>) -> Line {
         let (from, to) = match self {
             Self::Unchanged(of) => (Some(*of), Some(*of)),
@@ -185,7 +185,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Writes what differs for a change, else the declaration.
+/// Writes the differences of a change; for the other steps, the declaration.
 impl fmt::Display for Step<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slots = |numbered| if numbered { "slots" } else { "no slots" };

@@ -112,7 +112,7 @@ impl<'a> Applied<'a> {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
             return Err(refused(setting, allowed.to_owned()));
         }
-        // Computed only if needed: for a key of declarations, it has the values of all declarations.
+        // Computed only if needed, because the value of a key of declarations contains those of all declarations.
         let before = self.set.contains_key(key.name()).then(|| key.value_in(self.config));
         if let Err(allowed) = key.set(&setting.value, self.config) {
             self.refused.push(key.name());
@@ -196,7 +196,7 @@ impl<'a> Applied<'a> {
         let advice = close.map(|key| format!("; did you mean {key}?"));
         let sentence = format!("{} is not a key of signalbox{}", setting.key, advice.unwrap_or_default());
         if self.language == Language::Toml {
-            // A contradiction of the key that was meant may be a consequence.
+            // A contradiction of the key that was meant may be a consequence of the misspelling.
             self.refused.extend(close);
             return Err(Mistake::new(setting.line, sentence));
         }

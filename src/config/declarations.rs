@@ -17,7 +17,7 @@ use signalbox_model::is_unsafe;
 /// A file of declarations whose names begin with a prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DeclarationsFile {
-    /// The prefix of all names. If it is empty, the file has all declarations.
+    /// The prefix of all names. If it is empty, the file is about all declared semaphores.
     pub(crate) prefix: String,
     /// In the order of the file; names are unique.
     pub(crate) declare: Vec<DeclareConfig>,

@@ -62,12 +62,12 @@ impl Contradiction {
     }
 }
 
-/// A mistake in a line, as the readers report it, which do not know the path of the file.
+/// A mistake in a line, without the path of the file, which the readers do not know.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// Counted from 1.
     pub(super) line: usize,
-    /// What is wrong there and what would be right.
+    /// The mistake, and what would be right.
     pub(super) sentence: String,
 }
 

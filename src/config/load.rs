@@ -5,7 +5,7 @@
 //! that ignored it would not run with the intended configuration. Only those that Kubernetes sets for a service are
 //! ignored.
 //!
-//! A reload reads them again, and compares the two configurations.
+//! A reload reads the file and the variables again, and compares the new configuration with the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 /// The prefix of the names of all variables.
 const VARIABLE_PREFIX: &str = "SIGNALBOX_CONFIG_";
 
-/// The server trusts the address in the header of a proxy, and any user of a machine can connect from any address of
-/// its loopback.
+/// The advice about proxies on loopback: the server trusts the address in the header of a proxy, and any user of a
+/// machine can connect from any address of its loopback.
 const LOOPBACK_PROXIES_ADVICE: &str = "this is loopback, so every user of this machine can connect from there and state any \
     client address, even one that has more rights; if you do not trust all of them, give rights by tokens or certificates and \
     not by addresses, or let the proxy run on another machine";
@@ -47,7 +47,7 @@ pub struct Loaded {
     refused: Option<Vec<&'static str>>,
 }
 
-/// Where a key was set. A later variant replaces an earlier one.
+/// The place where a key was set. A later variant replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     Line(usize),

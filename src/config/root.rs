@@ -71,7 +71,7 @@ pub struct Config {
 pub struct Log {
     /// The lowest severity that is logged.
     pub threshold: Threshold,
-    /// An absolute path; `None` is standard error.
+    /// The file of the log, an absolute path; `None` means standard error.
     pub file: Option<PathBuf>,
     /// The file for the history of grants, an absolute path; `None` if no history is kept.
     pub grants: Option<PathBuf>,
@@ -179,9 +179,9 @@ pub struct SysvConfig {
     pub max_sets: u32,
     /// The maximum number of semaphores of all sets together.
     pub max_semaphores: u64,
-    /// The keys of sets whose waiting calls are performed in the order of their arrival; 0 for sets without a key.
+    /// The keys of sets whose waiting calls are performed in the order of their arrival; the key 0 means sets without a key.
     pub fifo_keys: Vec<RangeInclusive<u32>>,
-    /// The keys of sets that survive a restart, with what processes have of them; 0 for sets without a key.
+    /// The keys of sets that survive a restart, with the adjustments of processes; the key 0 means sets without a key.
     pub durable_keys: Vec<RangeInclusive<u32>>,
 }
 
@@ -321,7 +321,7 @@ impl Default for SysvConfig {
 /// TLS on the service ports. Without a certificate, it is disabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The certificate of the server, and those between it and its authority, in PEM.
+    /// The certificate of the server, followed by the intermediate certificates, in PEM.
     pub cert: Option<PathBuf>,
     /// The key of that certificate, in PEM.
     pub key: Option<PathBuf>,
@@ -334,7 +334,7 @@ pub struct TlsConfig {
     pub plain: PlainRule,
 }
 
-/// Whether clients over TLS need a certificate.
+/// The rule about certificates of clients over TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ClientCert {
     /// A client that presents one is verified; a client without one is served too.
@@ -344,7 +344,7 @@ pub enum ClientCert {
     Required,
 }
 
-/// Which clients may connect without TLS, where TLS is configured.
+/// The clients that may connect without TLS, where TLS is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PlainRule {
     /// All clients.
@@ -390,7 +390,7 @@ impl Default for HttpConfig {
     }
 }
 
-/// How this node takes part in a cluster. Without members of etcd, it is a server without a cluster.
+/// The section about the cluster of this node. Without members of etcd, the server is not in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// The name of the cluster, which is a part of its keys in etcd.
@@ -405,20 +405,20 @@ pub struct ClusterConfig {
     pub etcd_cert: Option<PathBuf>,
     /// The key of that certificate, in PEM.
     pub etcd_key: Option<PathBuf>,
-    /// The user with whose name this node connects to etcd.
+    /// The name of the user as which this node connects to etcd.
     pub etcd_user: Option<String>,
     /// The file whose first line is the password of that user.
     pub etcd_password_file: Option<PathBuf>,
     /// Seconds for which a leader serves after its last successful renewal. It is the same on all nodes.
     pub renew_deadline_s: u32,
-    /// Where this node accepts connections that other nodes relay when it leads. If it is `None`, none are relayed to
-    /// it, and it relays none unless it may not lead.
+    /// The address at which this node, when it leads, accepts the connections that other nodes relay. Without it, no
+    /// connections are relayed to this node, and this node relays connections only if it may not lead.
     pub bind: Option<SocketAddr>,
-    /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. If it is empty, its
-    /// addresses in `bind_ip`.
+    /// The hosts at which clients reach this node: names or IP addresses, without ports and duplicates. If there are none,
+    /// its addresses in `bind_ip`.
     pub advertise: Vec<String>,
-    /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
-    /// without TLS are relayed over TLS.
+    /// The certificates of the authorities that have signed those of the nodes, in PEM. If it is set, the
+    /// connections of clients without TLS are relayed over TLS.
     pub relay_ca: Option<PathBuf>,
     /// Whether this node may lead.
     pub is_eligible: bool,
@@ -459,7 +459,7 @@ impl Default for ClusterConfig {
     }
 }
 
-/// How many threads serve connections.
+/// The number of threads that serve connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerCount {
     /// Half of the cores, at least 1 and at most 4: clients on the same machine need cores too, and one thread answers

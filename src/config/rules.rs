@@ -1,5 +1,5 @@
-//! Clients as an administrator names them, by their addresses, tokens and certificates; and the section `[access]`: what they may
-//! do.
+//! Clients as an administrator names them, by their addresses, tokens and certificates; and the section `[access]`, which gives
+//! them rights.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,9 +34,9 @@ impl Network {
             || (range.start() <= loopback.end() && loopback.start() <= range.end())
     }
 
-    /// Returns whether it contains all addresses of the family of this one.
-    pub fn is_everywhere(&self, of: IpAddr) -> bool {
-        self.0.prefix_len() == 0 && self.0.addr().is_ipv4() == of.is_ipv4()
+    /// Returns whether the network contains all addresses of the family of `address`.
+    pub fn is_everywhere(&self, address: IpAddr) -> bool {
+        self.0.prefix_len() == 0 && self.0.addr().is_ipv4() == address.is_ipv4()
     }
 
     /// Returns the first and the last address. Those of IPv4 are mapped to IPv6.
@@ -176,7 +176,7 @@ impl AccessConfig {
 }
 
 impl CertificateRule {
-    /// Returns the first name of a certificate that the rule is about.
+    /// Returns the first of a certificate's names that the rule is about.
     pub fn find<'a>(&self, names: &'a [CertificateName]) -> Option<&'a CertificateName> {
         names.iter().find(|name| self.name.as_ref().is_none_or(|own| own == *name))
     }

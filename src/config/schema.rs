@@ -60,7 +60,7 @@ impl Key {
         self.changes_while_running
     }
 
-    /// Returns whether every table with this key must set it.
+    /// Returns whether each table `[[semaphore.declare]]` must set the key.
     pub fn is_required(&self) -> bool {
         self.is_required
     }
@@ -99,12 +99,12 @@ impl Key {
         set.ok_or_else(|| self.allowed())
     }
 
-    /// Makes a key that only a start applies.
+    /// Makes a key whose new value takes effect only at the next start.
     const fn at_start(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
         Self { name, other_name: None, kind, access, changes_while_running: false, is_required: false }
     }
 
-    /// Makes a key that a running server applies too.
+    /// Makes a key whose new value takes effect in a running server too.
     const fn at_once(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
         Self { changes_while_running: true, ..Self::at_start(name, kind, access) }
     }
@@ -123,12 +123,13 @@ pub(super) fn is_within_declaration(name: &str) -> bool {
     name.starts_with("semaphore.declare.")
 }
 
-/// The field that a key sets.
+/// The access to the field that a key sets.
 #[derive(Debug)]
 enum FieldAccess {
     Config(fn(&Config) -> &dyn Field, fn(&mut Config) -> &mut dyn Field),
     /// A field of each declaration.
     Declaration(fn(&DeclareConfig) -> &dyn Field, fn(&mut DeclareConfig) -> &mut dyn Field),
+    /// The key has no effect, and no field.
     Nowhere,
 }
 
@@ -292,7 +293,7 @@ const CERTIFICATE_RULES: Kind = text(
 const PREFIXES: Kind = text(
     "prefixes of names separated by spaces, such as \"jobs/ licences/\", or a list of them, \
      or empty for none",
-    is_shown,
+    is_name_prefix,
 );
 const MEMBERS: Kind = text(
     "URLs of etcd's members separated by spaces, such as \"http://10.0.0.1:2379 \
@@ -553,7 +554,7 @@ fn is_set(text: &str) -> bool {
 }
 
 /// Returns whether a prefix of names is not empty and has no control characters.
-fn is_shown(prefix: &str) -> bool {
+fn is_name_prefix(prefix: &str) -> bool {
     !prefix.is_empty() && !prefix.contains(char::is_control)
 }
 

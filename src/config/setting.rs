@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::error::Mistake;
 
-/// The contents of a file: the settings, in the order of their lines, and the lines that it could not read.
+/// The contents of a file: the settings, in the order of their lines, and the mistakes in lines that could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Read<'a> {
     pub(super) settings: Vec<Setting<'a>>,

@@ -1,4 +1,4 @@
-//! Reads TOML into the same flat list of settings as the other language: `[counter]` with `port = 1` below it and
+//! Reads TOML into the same flat list of settings as the reader of yrmcds.conf: `[counter]` with `port = 1` below it and
 //! `counter.port = 1` are one setting, `counter.port`. Each table of an array of tables is a setting, and the settings
 //! of its keys follow.
 //!
@@ -52,7 +52,7 @@ pub(super) fn read(text: &str) -> Read<'_> {
     Read { settings, mistakes }
 }
 
-/// Returns the section that a line begins.
+/// Returns the name of the section that a line begins; `None`: it begins none.
 fn header(line: &str) -> Option<&str> {
     let (name, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
     Some(name.trim())

@@ -60,7 +60,7 @@ impl Config {
 }
 
 impl TlsConfig {
-    /// Checks the section as a whole.
+    /// Returns a contradiction within the section.
     fn contradiction(&self) -> Option<Contradiction> {
         let default = Self::default();
         if self.cert.is_none() {
@@ -84,7 +84,7 @@ impl TlsConfig {
 }
 
 impl ClusterConfig {
-    /// Checks the section as a whole, and against the rest of the configuration.
+    /// Returns the contradictions within the section, and with the rest of the configuration.
     fn contradictions(&self, config: &Config) -> Vec<Contradiction> {
         if !self.is_enabled() {
             let set = [
