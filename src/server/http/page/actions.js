@@ -9,12 +9,12 @@ const ok = document.getElementById("confirm-ok");
 const form = dialog.querySelector("form");
 const note = document.getElementById("confirm-note");
 
-// The default grace period of holders.
+// The field for the grace period of holders, with its default.
 const GRACE = { key: "grace", label: "Grace period in seconds, in which holders keep what they hold", type: "number", min: 0, max: 4_294_967, value: 10 };
 
 const CAPACITY = { key: "capacity", label: "Capacity", type: "number", min: 0, max: 4_294_967_295 };
 
-// Set by the page: asks for a token, says what was done, and shows the result.
+// Functions that the page sets: they ask for a token, announce the outcome of a change, and read the data again.
 export const page = { askForToken: async () => false, announce: () => {}, refresh: async () => {} };
 
 // A field of the dialog: an input, or a choice if it has options.
@@ -26,7 +26,7 @@ function fieldOf({ key, label, options, ...attributes }) {
 }
 
 // Asks whether to continue, with fields to fill in. `noteOf` makes a text of their values. Returns the values; `null`:
-// no.
+// the user has canceled.
 function confirm({ title, text, action, fields = [], noteOf = () => "" }) {
   const values = () => Object.fromEntries(new FormData(form));
   document.getElementById("confirm-title").textContent = title;
@@ -45,6 +45,7 @@ function confirm({ title, text, action, fields = [], noteOf = () => "" }) {
   });
 }
 
+// Asks a question, sends the change that it is about, and announces the outcome.
 async function act(question, path, bodyOf, done) {
   if (!hasToken() && !(await page.askForToken())) {
     return;
@@ -160,7 +161,7 @@ function revoke(title, text, fields, bodyOf, done) {
   );
 }
 
-// A revocation that is made may still be in its grace period.
+// Returns the end of a message about a revocation: its holders may still have a grace period.
 function within(seconds) {
   return Number(seconds) > 0 ? `, with a grace period of ${seconds} s` : "";
 }

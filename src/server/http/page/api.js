@@ -25,7 +25,7 @@ export function hasToken() {
   return token !== "";
 }
 
-// What the server answers with an error: its code, and a message for people.
+// An error of a request: the status of the answer, 0 if there was none, a code, and a message for people.
 export class Refused extends Error {
   constructor(status, code, message) {
     super(message);
@@ -67,7 +67,7 @@ function given(parameters) {
   return Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
 }
 
-// A path and its parameters as in a URL, without those that have no value.
+// Returns a path and its parameters as in a URL, without parameters that have no value.
 export function withQuery(path, parameters) {
   const query = new URLSearchParams(given(parameters).map(([key, value]) => [key, String(value)])).toString();
   return query ? `${path}?${query}` : path;

@@ -4,7 +4,7 @@ import { amount, duration } from "/text.js";
 
 const SPAN_MS = 5 * 60_000;
 
-// More than the updates of the page in that time.
+// The most samples, which is more than the page reads in that time.
 const SAMPLES_MAX = 300;
 
 const SVG = "http://www.w3.org/2000/svg";

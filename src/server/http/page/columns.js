@@ -1,4 +1,4 @@
-// What several views show: columns of tables, states, buttons and forms.
+// The parts that several views share: columns of tables, states, buttons and forms.
 
 import { read, withQuery } from "/api.js";
 import { element } from "/table.js";
@@ -30,7 +30,7 @@ export const usage = {
   state: (item) => (item.capacity === null || item.capacity === undefined ? amount(item.in_use) : `${amount(item.in_use)} of ${amount(item.capacity)}`),
 };
 
-// The states that need attention, each with a symbol, a word and a look.
+// Returns the states of a name that need attention, each as a text with a symbol, and its look.
 export function marksOf(item) {
   const hasCapacity = typeof item.capacity === "number";
   const found = [

@@ -29,7 +29,7 @@ class Rates {
   }
 }
 
-// By how much the totals of a process have grown in the last minutes, as far as the page was open.
+// The growth of the totals of a process in the last minutes, or since the page was opened.
 class Growth {
   samples = [];
 
@@ -49,7 +49,7 @@ class Growth {
   }
 }
 
-// They outlive a view.
+// Kept outside the view, which is made anew each time it is opened.
 const refusalsGrowth = new Growth();
 const storeGrowth = new Growth();
 const commitGrowth = new Growth();

@@ -110,7 +110,7 @@ async function refresh() {
       updatedAt = Date.now();
       content.hidden = isHidden;
       document.body.classList.toggle("read-only", own !== status || !status.changes);
-      showProblem(own.server === null ? elsewhere(own, status) : status.problem ?? "");
+      showProblem(own.server === null ? otherNodeText(own, status) : status.problem ?? "");
     }
   } catch (error) {
     if (error.status > 0) {
@@ -126,7 +126,7 @@ async function refresh() {
   if (refreshed !== view) {
     refresh();
   } else {
-    later();
+    scheduleRefresh();
   }
 }
 
@@ -142,8 +142,8 @@ async function readStatus() {
   }
 }
 
-// Reads the status of the leader: a node that does not lead forwards this request to it. Without an answer, it is that
-// of this node.
+// Reads the status of the leader: a node that does not lead forwards this request to it. Without an answer, returns the
+// status of this node.
 async function readLeader(own) {
   try {
     return await read("/api/v1/leader");
@@ -152,8 +152,8 @@ async function readLeader(own) {
   }
 }
 
-// Returns a text that says why a process has no data of its own, and whose data is shown.
-function elsewhere({ state: name, cluster }, { server, problem: refusal }) {
+// Returns a text that says why this process has no data of its own, and whose data is shown.
+function otherNodeText({ state: name, cluster }, { server, problem: refusal }) {
   const leader = cluster?.leader;
   if (!leader) {
     return `This process does not serve clients: it is in the state "${name}"${cluster ? ", and knows no leader of the cluster" : ""}.`;
@@ -164,13 +164,14 @@ function elsewhere({ state: name, cluster }, { server, problem: refusal }) {
   return `Node ${plain(leader)}${where} leads the cluster ${plain(cluster.name)}, and this one does not: ${shown} its status page.`;
 }
 
-function later() {
+function scheduleRefresh() {
   clearTimeout(timer);
   if (isLive() && !document.hidden) {
     timer = setTimeout(refresh, PERIOD_MS);
   }
 }
 
+// Returns the text of an error. If the server has not answered, the error becomes the state that is shown.
 function explained(error) {
   if (!(error instanceof Refused)) {
     return `this page has failed: ${error.message}; please report this`;

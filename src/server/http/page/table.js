@@ -17,7 +17,7 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Replaces the content of an element. If it had the focus, it keeps it.
+// Replaces the content of an element. If the focus was in it, the first new link or button gets the focus.
 export function fill(holder, content) {
   const isFocused = holder.contains(document.activeElement);
   holder.replaceChildren(...content);
@@ -103,7 +103,7 @@ export class Figures {
     this.shown = new Map();
   }
 
-  // Each has a name and a text, and may have a look, a part from 0 to 1 for a bar, or a value for a chart that is as
+  // Each figure has a name and a text, and may have a look, a part from 0 to 1 for a bar, or a value for a chart that is as
   // high as `most`.
   update(figures) {
     for (const { name, text, look, part, value, most } of figures) {

@@ -7,7 +7,7 @@ const SHOWN_MAX = 120;
 
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/u;
 
-// More accents than this on one character are escaped.
+// The most accents of one character. Further ones are escaped.
 const ACCENTS_MAX = 4;
 
 const encoder = new TextEncoder();
@@ -60,7 +60,7 @@ export function shown(text) {
   return element;
 }
 
-// Returns what `shown` shows as a plain text, for titles and messages.
+// Returns the content of `shown` as a string, for titles and messages.
 export function plain(text) {
   return shown(text).textContent;
 }

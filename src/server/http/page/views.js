@@ -9,8 +9,8 @@ import {
 import { Figures, Pages, Table, element, fill } from "/table.js";
 import { amount, duration, labelText, nameKey, nameText, plain, shown } from "/text.js";
 
-// Reads a page of names. It skips empty pages, because the next wanted names may be far away: `from` is where they were
-// found.
+// Reads a page of names. Skips empty pages, because the next matching names may be far away; `from` is the cursor of the
+// page that was found.
 async function pageOfNames(parameters) {
   let from = parameters.after;
   let page = await read("/api/v1/names", { ...parameters, limit: 100 });
@@ -23,7 +23,7 @@ async function pageOfNames(parameters) {
 
 export function names(parameters, go) {
   const state = { prefix: "", kind: "", after: "", ...parameters };
-  // Where the first page with entries was found.
+  // The cursor of the page that is shown, from which a refresh reads it without skipping empty pages again.
   let found = state.after;
   const table = new Table("Names", [
     kind,
@@ -302,7 +302,8 @@ export function server() {
   ]);
   const tokenPart = element("div", { hidden: true }, element("h2", {}, "Tokens"), tokens.element);
   let time = 0;
-  // The server counts and logs what it refuses, so the page does not ask again with the same token.
+  // The number of the token that was refused. The page does not ask again with it, because the server counts and logs each
+  // refusal.
   let refusedToken = null;
   const cluster = new Table("This node of the cluster", columns());
   const nodes = new Table("Nodes of the cluster", [
