@@ -79,7 +79,7 @@ impl From<Json> for Response {
     }
 }
 
-/// Why a request failed.
+/// The error of a request that failed.
 #[derive(Debug)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -87,7 +87,7 @@ pub(super) struct ApiError {
     pub(super) code: &'static str,
     /// A sentence for people.
     pub(super) message: String,
-    /// After how many seconds the client may repeat the request, if that helps.
+    /// The number of seconds after which the client may repeat the request; `None`: repeating does not help.
     retry_after_s: Option<u32>,
 }
 
@@ -120,7 +120,7 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
-    /// No node has served a request that every node accepts.
+    /// This node has found no leader to forward the request to.
     pub(super) fn no_leader() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -2,9 +2,9 @@
 //!
 //! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half
 //! of them are in use. No client is refused: an open connection is closed to make room for a new one, so a probe is
-//! answered even while other clients open connections and send nothing. Connections whose last request was a short one
-//! for a lease, which may wait, count against a limit of their own instead, with shares too, and are never closed for
-//! others. Nothing is written to a client past the deadline of a leader.
+//! answered even while other clients open connections and send nothing. A connection whose last request was a short one
+//! for a lease may wait, so it counts against another limit, of which each client has a share too, and is never closed
+//! to make room. Nothing is written to a client past the deadline of a leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -46,7 +46,7 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     opened: u64,
-    /// General connections, by number.
+    /// General connections, which are all that are not for leases, by number.
     general: BTreeMap<u64, Connection>,
     /// Connections for leases, by number.
     leases: HashMap<u64, Connection>,
@@ -54,12 +54,12 @@ struct Open {
 
 #[derive(Debug)]
 struct Connection {
-    /// Its peer, until the header of a proxy has stated the client.
+    /// The client; the peer, until the header of a proxy has stated the client.
     client: ClientAddress,
     /// `None`: the header of the proxy has not been read yet.
     counted: Option<Counted>,
     is_busy: bool,
-    /// Since when it is busy, or idle.
+    /// The time since which it is busy, or idle.
     since: Instant,
     /// The connection is closed when this is dropped.
     _open: oneshot::Sender<Infallible>,
@@ -76,8 +76,8 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// Counts a connection of a peer, and of a client unless the peer is a proxy. Also returns a future that is ready
-    /// when the connection must be closed for another one.
+    /// Adds a connection, and counts it for the peer unless that is a proxy, which states the client later. Also returns
+    /// a future that is ready when the connection must be closed to make room.
     pub(super) fn begin(connections: &Arc<Connections>, peer: ClientAddress) -> (Self, Closed) {
         let shared = &connections.shared;
         Self::open(connections, |connections, number, open| {
@@ -89,7 +89,7 @@ impl OpenConnection {
     }
 
     /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if
-    /// there is room. Also returns a future that is ready when the request must end for another connection.
+    /// there is room. Also returns a future that is ready when the request must end to make room.
     pub(super) fn of_request(connections: &Arc<Connections>, client: ClientAddress) -> (Self, Closed) {
         let shared = &connections.shared;
         Self::open(connections, |connections, number, open| match connections.count_lease(shared, client) {
@@ -252,14 +252,14 @@ impl Open {
             let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
             shared.rules.shares.enter(client, ConnectionKind::Http, limit)
         };
-        // This connection is counted already.
+        // `general` has this connection already.
         let mut counted = enter(self.general.len().saturating_sub(1));
         if counted.is_none()
             && let Some(other) = self.least_needed_of(client.machine_key(), number)
         {
             self.general.remove(&other);
             shared.refused.add(1);
-            // It replaces the other one, however many are in use.
+            // This connection replaces the other one, so no limit refuses it.
             counted = enter(0);
         }
         // The connection may have been closed for another one.
@@ -310,7 +310,7 @@ pub(super) struct Input(Mutex<Received>);
 #[derive(Debug, Default)]
 struct Received {
     bytes: usize,
-    /// `None` while they are few.
+    /// `None` while the request is short.
     counted: Option<(UnfinishedInput, Closed)>,
 }
 
@@ -346,7 +346,7 @@ impl Input {
     }
 }
 
-/// How long a client may take to receive an answer, from the first write that has to wait.
+/// The longest time that output may wait for a client.
 const TAKE_MAX: Duration = Duration::from_secs(30);
 
 /// A stream that fails when output has waited for [`TAKE_MAX`]. The time runs from the first write that has to wait until
@@ -354,7 +354,7 @@ const TAKE_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Bounded<S> {
     io: S,
     shared: Arc<Shared>,
-    /// Where received bytes are counted; `None`: the connection comes from another node.
+    /// The connection for which received bytes are counted; `None`: it comes from another node.
     connection: Option<Arc<OpenConnection>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
@@ -365,8 +365,8 @@ impl<S> Bounded<S> {
         Self { io, shared, connection, limit: None }
     }
 
-    /// Fails past the deadline of a leader: another leader may have granted by then what an answer says its client
-    /// holds.
+    /// Fails past the deadline of a leader: the answer may say that its client holds what another leader has granted to
+    /// another client by then.
     fn check_fence(&self) -> io::Result<()> {
         if self.shared.is_fenced() {
             Err(io::Error::other("this node no longer leads the cluster"))
@@ -375,7 +375,7 @@ impl<S> Bounded<S> {
         }
     }
 
-    /// Returns the outcome of a write: an error if it has waited for too long.
+    /// Returns the outcome of a write, or an error if output has waited for too long.
     fn limited<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_pending() {
             let limit = self.limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKE_MAX)));

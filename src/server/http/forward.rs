@@ -41,10 +41,10 @@ use signalbox_model::hex;
 /// The header that states the client. It is read only on a connection whose node has proven itself.
 const CLIENT: &str = "signalbox-client";
 
-/// After this long without anything from the leader, it is pinged, and must answer the ping within the same time.
+/// The time without anything from the leader after which the node pings it. The leader must answer within the same time.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(2);
 
-/// The most requests whose clients have given up recently, and whose answers may still arrive.
+/// The most requests at a time whose clients have given up, but whose answers may still arrive.
 const RESET_STREAMS_MAX: usize = 1024;
 
 /// The pause before a request is sent again.
@@ -122,14 +122,14 @@ impl Forwarder {
         head: &Parts,
         body: &Bytes,
     ) -> Result<Response, ApiError> {
-        // The time that the leader takes does not count.
+        // Only the time without a connection to a leader counts, not the time in which a leader answers.
         let mut hold = self.outgoing.hold;
         loop {
             let began = Instant::now();
             let connected = timeout(hold, self.connection()).await;
             let Connection { mut requests, is_encrypted } = connected.map_err(|_| ApiError::no_leader())?;
             hold = hold.saturating_sub(began.elapsed() + PAUSE);
-            // A request that needs TLS is not sent where others may read it.
+            // A token that needs TLS is not sent over a connection without TLS.
             let stated = if is_encrypted { peer.clone() } else { Peer { is_encrypted, ..peer.forwarded() } };
             may_forward_token(access, &stated, &head.headers)?;
             match answer_to(&mut requests, compose(&stated, head, body)).await {
@@ -174,7 +174,7 @@ impl fmt::Debug for Forwarder {
     }
 }
 
-/// Sends a request, and reads all of the answer, so that a client that takes it slowly delays no other one.
+/// Sends a request, and reads all of the answer, so that a slow client delays no other client.
 async fn answer_to(
     requests: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
@@ -214,7 +214,7 @@ impl Stated {
         }
     }
 
-    /// Encodes it in hexadecimal digits, because names may have any character.
+    /// Encodes the statements in hexadecimal digits, because names may have any character.
     fn encode(&self) -> HeaderValue {
         let text = serde_json::to_vec(self).expect("texts, flags and an address can be written");
         HeaderValue::try_from(hex(&text)).expect("digits are a value")

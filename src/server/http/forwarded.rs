@@ -31,7 +31,7 @@ pub(super) async fn serve(
 ) -> Outcome {
     let stream = TcpStream::from_std(stream)?;
     tokio::select! {
-        // First, so that the node receives no answer that the server is being stopped, and asks the next leader.
+        // First, so that the node gets no answer from a server that is being stopped, and asks the next leader instead.
         biased;
         () = connections.shared.stopping.cancelled() => Ok(()),
         outcome = begin(&connections, stream, node) => outcome,
@@ -56,9 +56,9 @@ async fn serve_requests<S>(connections: &Arc<Connections>, stream: S, node: Clie
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let its_connections = Arc::clone(connections);
+    let service_connections = Arc::clone(connections);
     let service = service_fn(move |request| {
-        let connections = Arc::clone(&its_connections);
+        let connections = Arc::clone(&service_connections);
         async move { Ok::<_, Infallible>(answer(&connections, node, request).await) }
     });
     // As many as a node with the same configuration can have. Further ones wait at the node.

@@ -26,7 +26,7 @@ pub(super) fn healthz() -> Response {
     respond(StatusCode::OK, TEXT, "ok\n")
 }
 
-/// Answers whether clients can be sent here.
+/// Answers with the state of the server; the status is 200 if clients that connect to it are served.
 pub(super) fn readyz(shared: &Shared) -> Response {
     let state = shared.state();
     let status = match state {

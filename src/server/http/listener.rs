@@ -40,16 +40,16 @@ use super::shared::{Shared, Stage};
 use crate::config::Config;
 use signalbox_protocol::TLS_HANDSHAKE;
 
-/// How long the head of a request may take, and how long a connection may be idle between two requests.
+/// The longest time for the head of a request, and between two requests of a connection.
 const HEAD_MAX: Duration = Duration::from_secs(15);
 
-/// The longest time until a vanished peer is noticed.
+/// The longest time until the connection of a vanished peer ends.
 const PEER_MAX: Duration = Duration::from_secs(35);
 
 /// The answer to a plain request where only TLS is accepted.
 const TLS_REQUIRED: &str = "This port accepts only TLS; use https://.\n";
 
-/// The HTTP listener of a process. It ends when this is dropped.
+/// The HTTP listener of a process, which ends when this value is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct Http {
     connections: Arc<Connections>,
@@ -77,12 +77,12 @@ impl Http {
         }
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (its_connections, handle) = (Arc::clone(&connections), runtime.handle().clone());
+        let (thread_connections, handle) = (Arc::clone(&connections), runtime.handle().clone());
         std::thread::Builder::new().name("http".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(its_connections, listeners) => {}
-                    // It fails when the sender is dropped.
+                    () = serve(thread_connections, listeners) => {}
+                    // The receiver is ready when the sender is dropped.
                     _ = ended => {}
                 }
             });
@@ -90,8 +90,8 @@ impl Http {
         Ok(Self { connections, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
     }
 
-    /// Notes that this process is a node of a cluster, which stands by until it leads. Until then, it forwards requests
-    /// to the leader if it relays clients.
+    /// Makes this process a standby of a cluster. Until it leads, it forwards requests to the leader by `outgoing`, if it
+    /// relays clients.
     pub(in crate::server) fn join(&self, view: NodeView, outgoing: Option<&Arc<Outgoing<Workers>>>) {
         self.connections.shared.set_node(view);
         if let Some(outgoing) = outgoing {
@@ -100,7 +100,7 @@ impl Http {
         self.connections.shared.set_stage(Stage::Standby);
     }
 
-    /// Notes that the server serves clients from now on.
+    /// Answers requests by this server from now on.
     pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
         self.connections.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
@@ -109,7 +109,7 @@ impl Http {
     pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
         let (connections, runtime) = (Arc::clone(&self.connections), self.thread.as_ref()?.runtime.clone());
         Some(Box::new(move |stream, node| {
-            // Another thread serves it.
+            // The stream is served by the runtime of the thread `http`.
             let Ok(stream) = stream.into_std() else { return };
             let served = forwarded::serve(Arc::clone(&connections), stream, node);
             runtime.spawn(async move {
@@ -120,7 +120,7 @@ impl Http {
         }))
     }
 
-    /// Notes that the server is being stopped: it is no longer ready, and makes no changes.
+    /// Ends readiness and refuses changes from now on, because the server is being stopped.
     pub(in crate::server) fn drain(&self) {
         self.connections.shared.drain();
     }

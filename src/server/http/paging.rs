@@ -10,7 +10,7 @@ use super::super::steps;
 use super::answer::{ApiError, Json};
 use super::query::Parameters;
 
-/// The most entries of a page if the request does not say.
+/// The most entries of a page for a request without a limit.
 const LIMIT_USUAL: usize = 100;
 
 /// The most entries that a request may ask for.
@@ -19,15 +19,15 @@ const LIMIT_MAX: usize = 1000;
 /// The most bytes of the entries of a page, in JSON.
 const BYTES_MAX: usize = 128 * 1024;
 
-/// The steps between two pauses.
+/// The number of steps between two pauses.
 const STEPS: u32 = steps::DUMP_CHUNKS;
 
-/// Reads the most entries that a page may have.
+/// Takes the parameter for the most entries that a page may have.
 pub(super) fn limit_of(parameters: &mut Parameters) -> Result<usize, ApiError> {
     Ok(parameters.number("limit", 0..=LIMIT_MAX)?.unwrap_or(LIMIT_USUAL))
 }
 
-/// Which part of a list is wanted.
+/// The part of a list that a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) offset: usize,
@@ -106,7 +106,7 @@ impl Page {
     ) -> Result<Paged<T>, ApiError> {
         let Self { offset, limit } = self;
         let (mut items, mut total) = (Items::new(limit), 0);
-        // Where the next page begins.
+        // `end` is the offset of the next page.
         let (mut end, mut is_over) = (offset, limit == 0);
         each_step(next, |entries| {
             for entry in entries.into_iter().filter(|entry| is_wanted(entry)) {
@@ -139,7 +139,7 @@ impl Page {
                 total += 1;
                 first.push(entry);
             }
-            // The list may be long, so most of it is dropped on the way.
+            // The list may be long, so most of its entries are dropped as early as possible.
             if first.len() > 2 * LIMIT_MAX {
                 first.sort_by_key(&key);
                 first.truncate(limit);
@@ -164,13 +164,13 @@ pub(super) async fn each_step<E>(
     mut next: impl FnMut() -> Vec<E>,
     mut take: impl FnMut(Vec<E>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    for taken in 1_u32.. {
+    for step in 1_u32.. {
         let entries = next();
         if entries.is_empty() {
             break;
         }
         take(entries)?;
-        if taken.is_multiple_of(STEPS) {
+        if step.is_multiple_of(STEPS) {
             tokio::time::sleep(steps::PAUSE).await;
         } else {
             tokio::task::yield_now().await;

@@ -19,10 +19,10 @@ use signalbox_model::{LABEL_BYTES_MAX, Milliseconds, Namespace, Quoted, from_hex
 /// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
 
-/// The parameters of one request. Each is read once; those that are left at the end are unknown.
+/// The parameters of one request. Each is taken once; those that are left at the end are unknown.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
-    /// The parameters that were not read yet, by their names.
+    /// The parameters that were not taken yet, by their names.
     given: BTreeMap<String, Value>,
     /// The names of the parameters that were looked up: those that the request may have.
     known: Vec<&'static str>,
@@ -287,7 +287,7 @@ impl Parameters {
         Ok(name)
     }
 
-    /// Fails if a parameter was not read: it is unknown.
+    /// Fails if a parameter was not taken, because it is unknown.
     pub(super) fn end(&self) -> Result<(), ApiError> {
         let Some(key) = self.given.keys().next() else { return Ok(()) };
         let begins = |known: &&&str| key.len() > 1 && known.starts_with(key);

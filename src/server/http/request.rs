@@ -36,7 +36,7 @@ impl Context {
     }
 
     /// Returns the server, for a request that reads `target`. Fails if its client may not, or if a parameter was not
-    /// taken: it is unknown.
+    /// taken, because it is unknown.
     pub(super) fn reads(&self, target: Target<'_>) -> Result<Arc<Server>, ApiError> {
         let server = self.server()?;
         self.check_read(target)?;
@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    /// Refuses the request if its client may not read this.
+    /// Refuses the request if its client may not read `target`.
     pub(super) fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
         if self.permissions.may(Right::Read, target) { Ok(()) } else { Err(self.refuse(Right::Read, target)) }
     }
@@ -63,7 +63,7 @@ impl Context {
     }
 }
 
-/// How long an answer may wait for the store.
+/// The longest time that an answer may wait for the store.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 pub(super) const NO_SUCH_SESSION: &str =

@@ -11,8 +11,8 @@
 //!   the request's host.
 //! - No answer sets a cookie, and no cookie is read.
 //!
-//! A program on this machine that forwards requests of others would make all of them local. It is recognised by its
-//! headers.
+//! Requests that a proxy on this machine forwards would all seem to come from this machine. The server recognises them
+//! by the headers that proxies add.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -51,31 +51,31 @@ static OF_FORWARDED: [HeaderName; 4] =
 
 static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// How long a request may take, with its body.
+/// The longest time for a request, with its body.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The longest body, in bytes: a name of 64 KiB, each byte of which may take six in JSON.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
-/// How long the body of a request for a lease may take. The rest of the time of a request is for its wait.
+/// The longest time for the body of a request for a lease. The rest of [`REQUEST_MAX`] is for its wait.
 const LEASE_BODY_MAX: Duration = REQUEST_MAX.saturating_sub(leases::PARKED_MAX);
 
-/// A request for a lease with a longer body, in bytes, is counted among the general ones.
+/// The longest body of a request for a lease, in bytes. A connection with a longer one counts among the general ones.
 const LEASE_BODY_BYTES: u64 = 16 * 1024;
 
-/// A request of the API.
+/// A path of the API.
 struct Route {
     path: &'static str,
     kind: Kind,
     handler: fn(Context) -> Pin<Box<dyn Future<Output = Answer> + Send>>,
 }
 
-/// The kind of a request.
+/// The kind of a path's requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It reads. It may also be a POST, whose body has the parameters: names that are too long for a URL.
+    /// Reads. May also be a POST with the parameters in its body, because names may be too long for a URL.
     Read,
-    /// It changes something, which needs a token.
+    /// Changes something, which needs a token.
     Change,
     /// Acquires or renews a lease.
     Lease,
@@ -90,13 +90,13 @@ macro_rules! routes {
 }
 
 impl Route {
-    /// Returns whether it reads, and so may be a GET.
+    /// Returns whether its requests read, and so may be GETs.
     fn is_read(&self) -> bool {
         self.kind == Kind::Read
     }
 
-    /// Returns whether a node of a cluster that does not lead forwards it to the leader. Such a request may be repeated.
-    fn is_served_by_every_node(&self) -> bool {
+    /// Returns whether a node that does not lead forwards the request to the leader, perhaps more than once.
+    fn may_be_forwarded(&self) -> bool {
         self.kind != Kind::Change && !OF_THIS_NODE.contains(&self.path)
     }
 }
@@ -104,7 +104,7 @@ impl Route {
 /// The paths that are about the node that receives the request.
 const OF_THIS_NODE: [&str; 2] = ["/api/v1/status", "/api/v1/cluster"];
 
-/// The API.
+/// All paths of the API.
 const ROUTES: &[Route] = routes! {
     "/api/v1/status" Read api::status::status;
     "/api/v1/leader" Read api::status::status;
@@ -139,7 +139,7 @@ const ROUTES: &[Route] = routes! {
     "/api/v1/lease/release" Release leases::release;
 };
 
-/// Returns the request of the API with this path.
+/// Returns the entry of a path of the API.
 fn route_of(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
 }
@@ -168,7 +168,7 @@ pub(super) async fn handle(
 /// Refuses a request that a page of another site may have sent, or that is ambiguous.
 fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
     let headers = request.headers();
-    // A server in front may read a request with two lengths differently, and hyper drops one of them before this.
+    // A server in front may read a request with two lengths differently, and hyper has dropped one of them already.
     if headers.contains_key(TRANSFER_ENCODING) {
         return Err(ApiError::new(
             StatusCode::LENGTH_REQUIRED,
@@ -206,12 +206,13 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
         return Ok(());
     }
     check_origin(headers, &host, peer.is_encrypted)?;
-    // No other path accepts a POST, and the answer says so.
+    // A POST to any other path is refused by `answer`, which names the methods that are possible.
     let is_post = *request.method() == Method::POST && route_of(request.uri().path()).is_some();
     if is_post { check_content_type(headers) } else { Ok(()) }
 }
 
-/// Returns the host that the request is for. A request names it once: in the header, and perhaps the same in its line.
+/// Returns the host that the request is for. The request must have one header Host, and may name the same host in its
+/// first line.
 fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     let wrong = |problem: &str| {
         ApiError::new(
@@ -284,7 +285,7 @@ fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Re
     }
 }
 
-/// Returns whether an origin is that of a host. The origin of a request over TLS must have TLS too.
+/// Returns whether an origin is that of a host. The origin of a request over TLS must be `https` too.
 fn is_origin_of(origin: &str, host: &Authority, is_encrypted: bool) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let default_port = match scheme {
@@ -318,7 +319,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Answers a request that was checked, here or at the node that forwards it.
+/// Answers a request within [`REQUEST_MAX`]. It was checked by this node, or by the one that forwards it.
 pub(super) async fn answer_in_time(
     connection: &Arc<OpenConnection>,
     peer: &Peer,
@@ -341,7 +342,7 @@ async fn answer(connection: &Arc<OpenConnection>, peer: &Peer, request: Box<Requ
     }
     let file = page::FILES.iter().find(|file| file.path == path);
     let is_ours = file.is_some() || health::PATHS.contains(&path) || path == "/metrics";
-    // A probe needs no room.
+    // A probe needs little memory, so its connection may stay among those for leases.
     if !health::is_probe(request.method(), path) {
         connection.use_for_anything();
     }
@@ -364,7 +365,7 @@ async fn answer_api(
     peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Response, ApiError> {
-    // Boxed, so that what this needs is not kept while the request waits.
+    // Boxed, so that the memory for receiving is free while the handler waits.
     let answered = match Box::pin(receive(route, connection, peer, request)).await? {
         Received::Forwarded(response) => return Ok(response),
         Received::Whole(context) => (route.handler)(context),
@@ -383,10 +384,11 @@ async fn answer_api(
     Ok(answer?.into())
 }
 
-/// A request with its body.
+/// The outcome of receiving a request.
 enum Received {
     /// The leader has answered it.
     Forwarded(Response),
+    /// This node has to answer it.
     Whole(Context),
 }
 
@@ -399,11 +401,11 @@ async fn receive(
 ) -> Result<Received, ApiError> {
     let shared = &connection.shared;
     let (head, body) = (*request).into_parts();
-    let forwarder = shared.forwarder().filter(|_| route.is_served_by_every_node());
+    let forwarder = shared.forwarder().filter(|_| route.may_be_forwarded());
     if forwarder.is_none() {
         authorize(route, shared, peer, &head.headers)?;
     }
-    make_room(route, connection, &head.headers);
+    count_connection(route, connection, &head.headers);
     let query = head.uri.query().unwrap_or_default();
     let is_get = matches!(head.method, Method::GET | Method::HEAD);
     let body = match route.kind {
@@ -458,7 +460,7 @@ fn authorize(
 /// Counts the connection by what the request needs: among those for leases if it may wait, among the general ones if it
 /// may need memory for a long body or answer. If there is no room among those for leases, a request that does not wait
 /// is answered all the same.
-fn make_room(route: &Route, connection: &OpenConnection, headers: &HeaderMap) {
+fn count_connection(route: &Route, connection: &OpenConnection, headers: &HeaderMap) {
     let is_short = length_of(headers).is_none_or(|length| length <= LEASE_BODY_BYTES);
     if is_short && matches!(route.kind, Kind::Lease | Kind::Release) {
         connection.use_for_leases();

@@ -20,7 +20,7 @@ use super::metrics::series::Selection;
 use crate::config::{ClusterConfig, Config};
 use signalbox_model::UnixSeconds;
 
-/// The most requests that read and are computed at a time, each with one page in memory. Others wait.
+/// The most read requests that are answered at a time, each with one page in memory. Further ones wait.
 const COMPUTED_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) warnings: Throttle,
     /// Connections that were accepted.
     pub(super) accepted: Count,
-    /// A permit for each request that reads and is being computed.
+    /// A permit for each read request that is being answered.
     pub(super) computed: Semaphore,
     /// The permit of the document of declarations that is being applied.
     pub(super) applying: Semaphore,
@@ -108,7 +108,7 @@ impl Shared {
         self.node.get()
     }
 
-    /// Returns the word for what the process does, for answers. Clients that connect are served while it is `serving`
+    /// Returns the state of the process in one word, for answers. Clients that connect are served while it is `serving`
     /// or `relaying`.
     pub(super) fn state(&self) -> &'static str {
         match self.stage() {

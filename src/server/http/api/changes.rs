@@ -1,5 +1,5 @@
-//! The changes of administrators: each request becomes an operation, whose outcome is answered. It needs a token with the right
-//! to administer what it changes.
+//! The changes of administrators: each request becomes an operation, and the answer has its outcome. The request needs a token
+//! with the right to administer what it changes.
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -101,7 +101,7 @@ pub(in super::super) async fn remove(mut context: Context) -> Answer {
     make(context, &Operation::Remove { name: &name, how, expected }).await
 }
 
-/// Returns how a semaphore is removed, in the words of `signalbox remove --when`.
+/// Takes the way in which a semaphore is removed, in the words of `signalbox remove --when`.
 pub(super) fn removal(parameters: &mut Parameters) -> Result<Removal, ApiError> {
     let grace = grace(parameters)?;
     let ways = [
@@ -157,12 +157,12 @@ pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
     SessionId::from_number(number).ok_or_else(no_such_session)
 }
 
-/// Returns the generation that the semaphore must have; `None`: any.
+/// Takes the generation that the semaphore must have; `None`: any.
 fn expected(parameters: &mut Parameters) -> Result<Option<Generation>, ApiError> {
     Ok(parameters.number("generation", 0..=u64::MAX)?.map(Generation))
 }
 
-/// Returns the grace period of a request, or the default.
+/// Takes the grace period, or returns the default.
 fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
     Ok(parameters.milliseconds("grace_ms")?.unwrap_or(Milliseconds::GRACE_DEFAULT))
 }
@@ -176,7 +176,7 @@ struct Done {
     requests: Option<u64>,
 }
 
-/// Makes a change if its client has the right. Fails if a parameter of the request was not read: it is unknown.
+/// Makes a change if its client has the right. Fails if a parameter of the request was not taken, because it is unknown.
 async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     context.parameters.end()?;
     let requested = permitted(&context, operation)?;
@@ -232,7 +232,7 @@ fn no_answer() -> ApiError {
 fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
     let advice = match refusal {
-        // The client may change it, but the configuration declares it.
+        // The client has the right, but the configuration declares the semaphore.
         Refusal::NotPermitted => "the configuration declares it: change it there and send SIGHUP",
         Refusal::OutOfRange => {
             "the capacity would be below 0, or above the largest: 4294967295, and 65536 with slots; read it, and give one between"

@@ -67,15 +67,15 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
     let mut results = Vec::with_capacity(steps.len());
     let mut refused = 0;
     for step in &steps {
-        let taken = match Instant::now() < deadline {
-            true => take(&context, &server, step, refuse_waiters, dry_run).await,
+        let outcome = match Instant::now() < deadline {
+            true => run_step(&context, &server, step, refuse_waiters, dry_run).await,
             false => Err(Obstacle {
                 code: "timeout",
                 message: format!("not begun within {} s; repeat the request", APPLY_MAX.as_secs()),
             }),
         };
-        refused += usize::from(taken.is_err());
-        results.push(step.line(taken.err()));
+        refused += usize::from(outcome.is_err());
+        results.push(step.line(outcome.err()));
         // Without a store, no change waits, so this lets other requests run.
         tokio::task::yield_now().await;
     }
@@ -90,7 +90,7 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
     Json::with(status, &Applied { results, error })
 }
 
-/// Returns the declared semaphores that the document names; if others are removed, all below its prefix.
+/// Returns the declared semaphores that the document names; if it prunes, all with its prefix.
 async fn present(
     server: &Server,
     prefix: &[u8],
@@ -125,8 +125,8 @@ async fn present(
     Ok(present)
 }
 
-/// Executes a step; in a dry run, only checks what would prevent it.
-async fn take(
+/// Runs a step; in a dry run, only checks what would prevent the change.
+async fn run_step(
     context: &Context,
     server: &Server,
     step: &Step<'_>,

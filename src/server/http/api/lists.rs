@@ -19,7 +19,7 @@ use signalbox_model::sysv::{ListedUser, SetId, UserRole};
 use signalbox_model::views::{self, Named, Semaphore, Session, Set, User};
 use signalbox_model::{Namespace, Quoted, SessionId, SessionKind, Target, TtlLeft};
 
-/// Which declared semaphores a page has.
+/// A selection of declared semaphores.
 #[derive(Clone, Copy)]
 enum DeclaredList {
     All,
@@ -131,7 +131,7 @@ async fn entries_of(mut context: Context, kind: ListingKind) -> Answer {
     Json::of(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
 }
 
-/// Which sessions come first.
+/// The order of a list of sessions.
 #[derive(Clone, Copy)]
 enum Order {
     Oldest,
@@ -183,7 +183,7 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     Json::of(&page)
 }
 
-/// Returns a function that takes the next step of a list of all sessions.
+/// Returns a function that runs the next step of a list of all sessions.
 fn session_steps(server: &Server) -> impl FnMut() -> Vec<ListedSession> {
     let mut listing = server.core.sessions();
     let connected = |after| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
@@ -246,6 +246,7 @@ async fn sessions_of(context: &Context, client: &str) -> Result<Vec<SessionId>, 
         Ok(())
     })
     .await?;
+    // The last one is listed first.
     sessions.reverse();
     Ok(sessions)
 }
@@ -296,7 +297,8 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
 struct UsedToken {
     #[serde(flatten)]
     token: ListedToken,
-    /// In seconds since the Unix epoch: now, while a connection that has shown it is open; `None`: not since the start.
+    /// The last use, in seconds since the Unix epoch: the present time while a connection that has shown the token is open;
+    /// `None`: no use since the start.
     last_use: Option<u64>,
 }
 

@@ -23,7 +23,7 @@ use signalbox_model::{ConnectionId, Namespace, Target};
 /// The most names that a page visits: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
 
-/// The names between two pauses: about a millisecond of work.
+/// The number of names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 8192;
 
 /// A page of all names.
@@ -31,7 +31,7 @@ const BURST: usize = 8192;
 struct Names {
     items: Items<Usage>,
     limit: usize,
-    /// Where the next page begins; `None`: this is the last one.
+    /// The cursor of the next page; `None`: this is the last one.
     next: Option<String>,
 }
 
@@ -44,7 +44,7 @@ struct Selection {
     limit: usize,
 }
 
-/// Where a page begins.
+/// The start of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     namespace: Namespace,
@@ -71,7 +71,7 @@ impl Cursor {
     }
 }
 
-/// Which names a page has.
+/// A list of names.
 #[derive(Clone, Copy)]
 enum List {
     All,

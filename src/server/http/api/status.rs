@@ -25,10 +25,12 @@ struct Status {
     version: &'static str,
     /// The state of `/readyz`: `starting`, `standby`, `relaying`, `serving` or `draining`.
     state: &'static str,
-    /// The time, and that of the start, in seconds since the Unix epoch.
+    /// The present time, in seconds since the Unix epoch.
     time: u64,
+    /// The time of the start, in seconds since the Unix epoch.
     started: u64,
-    /// Whether changes are possible over HTTP: the request's token, or, if it shows none, any token, may administer something.
+    /// Whether changes are possible over HTTP: the request's token may administer something, or, if the request has no token, any
+    /// token may.
     changes: bool,
     cluster: Option<Cluster>,
     /// Missing while no clients are served.
@@ -89,7 +91,7 @@ fn overall(server: &Server) -> Overall {
     }
 }
 
-/// The items of Stats, as `signalbox stats --json` prints them; of both ports if the request names none.
+/// Answers with the items of Stats, as `signalbox stats --json` prints them; of both ports if the request names none.
 pub(in super::super) async fn stats(mut context: Context) -> Answer {
     let kind = context.parameters.kind()?;
     let server = context.reads(Target::Server)?;
@@ -107,7 +109,7 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
     }
 }
 
-/// How many requests and connections were refused since the start, by reason.
+/// Answers with the numbers of requests and connections that were refused since the start, by reason.
 pub(in super::super) async fn refusals(context: Context) -> Answer {
     let server = context.reads(Target::Server)?;
     let mut refusals = statistics::object(&server, Object::Refusals);
@@ -115,7 +117,7 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
     Json::of(&refusals)
 }
 
-/// Where durable state is kept.
+/// Answers with the kind of the store, and its figures.
 pub(in super::super) async fn store(context: Context) -> Answer {
     let server = context.reads(Target::Server)?;
     let kind = match (server.is_durable(), server.is_node()) {

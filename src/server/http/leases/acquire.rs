@@ -48,7 +48,7 @@ async fn acquire_uncounted(context: &mut Context) -> Answer {
             KeyedState::Queued { .. } | KeyedState::Storing => {}
         }
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
-        // The time to live of the lease, because the limits may have changed since it began.
+        // Uses the time to live of the lease and not that of the request, because the limits may have changed since then.
         let parking = parking.get_or_insert_with(|| Parking::begin(context, &server, poll_ms, lease.ttl_ms));
         let woken = parking.wait(&requesters).await.inspect_err(|error| {
             if error.status == StatusCode::FORBIDDEN {
@@ -67,14 +67,15 @@ struct Begun<'a> {
     poll_ms: u32,
 }
 
-/// Asks the core for the grant. A request that waits does not keep its claims, so that it takes little memory.
+/// Asks the core for the grant. The claims are dropped afterwards, so that a request that waits takes little memory.
 fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, ApiError> {
     let mut parameters = mem::take(&mut context.parameters);
     let (key, poll_ms) = (key(&parameters.text("key")?.unwrap_or_default())?, poll_ms(&mut parameters)?);
     let wanted = Wanted::of(&mut parameters)?;
     parameters.end()?;
     let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
-    // A client that may acquire only one kind of the name passes: the core resolves the kind, and refuses the other one.
+    // A client that may acquire only one kind of the name passes this check: the core resolves the kind, and refuses the
+    // other one.
     let is_missing = |want: &&Want<'_>| matches!(want.kind, Kind::Resolved(kinds) if kinds.is_none());
     if let Some(want) = wants.iter().find(is_missing) {
         let target = Target::Name(Namespace::Counters, want.name);
@@ -113,12 +114,12 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     }
 }
 
-/// Removes the request of a client that may no longer acquire its names from the queue, as on the service ports.
+/// Removes a request from the queue, because its client may no longer acquire its names, as on the service ports.
 fn leave_queue(server: &Server, (key, requester): &(LeaseKey, Requester<'_>)) {
     let now = server.moment();
     let is_queued = |lease: &KeyedLease| matches!(lease.state, KeyedState::Queued { .. });
     if server.core.keyed_lease(key, now.monotonic).as_ref().is_some_and(is_queued) {
-        // No answer is needed.
+        // The answer is not awaited, because nothing depends on it.
         server.core.close_keyed(requester.connection(), TOKEN, key, false, now);
     }
 }
@@ -135,7 +136,7 @@ fn released() -> ApiError {
     ApiError::new(StatusCode::GONE, "released", "the key was released; draw a new key for a new lease")
 }
 
-/// Returns the error for a refusal by the core. A request that has waited has no `wants`.
+/// Returns the error for a refusal by the core. `wants` is empty for a request that has waited.
 fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
     let error = match refusal {

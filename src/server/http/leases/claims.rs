@@ -67,8 +67,7 @@ impl Wanted {
         })
     }
 
-    /// Returns a text of all that must be the same in a repeated request. Two requests that differ in it have different
-    /// texts.
+    /// Returns a text that two requests share exactly if each may be a repetition of the other.
     pub(super) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(128);
         let mut put = |number: Option<u64>, bytes: &[u8]| {
@@ -92,7 +91,8 @@ impl Wanted {
         text
     }
 
-    /// Converts the claims for the core. Fails if a name is claimed twice.
+    /// Converts the claims for the core. Fails if a name is claimed twice, or if the claims of a shared request cannot be
+    /// shared.
     pub(super) fn wants(&self, permissions: &Permissions) -> Result<Vec<Want<'_>>, ApiError> {
         if self.is_shared && !matches!(&self.claims[..], [claim] if claim.claim().can_be_shared()) {
             return Err(ApiError::bad_request(

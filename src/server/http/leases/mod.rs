@@ -2,9 +2,9 @@
 //! requests, and the rules that a client of the binary protocol has to know stay here.
 //!
 //! A lease is a keyed lease of the core, which has all of its state, also after a restart: nothing here is kept between
-//! two requests except the keys that were released recently (`released`). Each request has a connection to the core of
-//! its own for each key, which attaches to the lease; so only the newest request with a key is told of changes, and an
-//! earlier one that waits is answered.
+//! two requests except the keys that were released recently (`released`). For each of its keys, a request has a
+//! connection of its own to the core, which attaches to the lease. So only the newest request with a key is told of
+//! changes, and an earlier one that still waits is answered.
 //!
 //! Invariants: a lease is renewed as of the arrival of a request, never by its answer; the time for which the client may
 //! rely on it (`validity`) counts from the same moment. A wait ends before the lease could expire.
@@ -37,7 +37,8 @@ use signalbox_core::Token;
 use signalbox_model::{LeaseKey, Refusal, from_hex};
 pub(super) use waiting::PARKED_MAX;
 
-/// The token of each request: a connection to the core has only one.
+/// The token of every request to the core. Tokens tell the requests of a connection apart, and each connection here has
+/// only one.
 const TOKEN: Token = Token(1);
 
 /// The state that all requests for leases share.
@@ -69,8 +70,8 @@ impl Leases {
     }
 }
 
-/// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for its
-/// next run.
+/// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for the
+/// server's next run.
 fn end_lost(server: &Server, key: &LeaseKey, refusal: Refusal) {
     if refusal != Refusal::ShuttingDown {
         server.core.end_idle_keyed(key, server.moment());

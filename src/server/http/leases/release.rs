@@ -14,8 +14,8 @@ use signalbox_model::Refusal;
 #[derive(Serialize)]
 struct Done {}
 
-/// Releases a lease, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a
-/// client can always repeat it.
+/// Releases a lease; `done` says that the work of its single flight is done. Needs neither a lease nor a right, so that
+/// a client can always repeat the request.
 pub(in super::super) async fn release(mut context: Context) -> Answer {
     let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
     let is_done = context.parameters.flag("done")?;

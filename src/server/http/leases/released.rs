@@ -1,7 +1,7 @@
 //! Keys that were released recently: an acquire that arrives after its release must not begin a lease.
 //!
-//! Invariants: a key is remembered for [`REMEMBERED`], unless its client has released its share of [`KEYS_MAX`] since; there are
-//! at most that many, except that each client has at least one.
+//! Invariants: a key is remembered for [`REMEMBERED`], unless its client has released more keys than its share of [`KEYS_MAX`]
+//! since; at most [`KEYS_MAX`] keys are remembered, except that at least one of each client is.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use signalbox_core::{ClientKey, ClientShare};
 use signalbox_model::LeaseKey;
 
-/// How long a key is remembered. A request that arrives later was given up by its client.
+/// The time for which a key is remembered. By then, clients have given up their earlier requests.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The most keys that are remembered. Each takes about 100 bytes.
@@ -20,11 +20,11 @@ const KEYS_MAX: usize = 100_000;
 /// The keys that were released recently.
 #[derive(Debug, Default)]
 pub(super) struct Released {
-    /// Until when each is remembered.
+    /// The time until which each key is remembered.
     until: HashMap<[u8; 16], Instant>,
     /// The keys of each client, the oldest first.
     by_client: HashMap<ClientKey, VecDeque<[u8; 16]>>,
-    /// At this number of keys, those that are no longer remembered are removed.
+    /// The number of keys at which those whose time is over are removed.
     sweep_at: usize,
 }
 

@@ -71,8 +71,8 @@ async fn renew_uncounted(context: &mut Context) -> Answer {
     Json::of(&Renewed { leases: leases.collect() })
 }
 
-/// Returns the keys as the client has written them, and how long it waits, in milliseconds. Nothing else is kept while
-/// the request waits.
+/// Takes the keys as the client has written them, and how long the request may wait, in milliseconds. Nothing else is
+/// kept while it waits.
 fn parameters(context: &mut Context) -> Result<(Vec<String>, u32), ApiError> {
     let mut parameters = mem::take(&mut context.parameters);
     let (mut texts, poll_ms) = (parameters.texts("keys")?, poll_ms(&mut parameters)?);
@@ -94,7 +94,7 @@ fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
     Ok(keys)
 }
 
-/// Returns the state of a lease. If it holds nothing and waits for nothing, it ends.
+/// Returns the view of a lease, and ends the lease if its request was refused or its grant was revoked.
 fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
     let lease = server.core.keyed_lease(key, from);
     if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state) {

@@ -1,13 +1,13 @@
-//! How long a client may rely on its lease. The margin for clocks is applied only here.
+//! The time for which a client may rely on its lease. The margin for clocks is applied only here.
 //!
-//! The server counts from when it received the request, and the client from before it sent it, which is earlier. So the
-//! time that the request spent in the network, or waited, makes no difference.
+//! The server counts from the receipt of the request, and the client from before it sends the request, which is earlier.
+//! So the time that the request spends in the network, or waits, makes no difference.
 
-/// By how many percent a client's clock may run slower than the server's (`docs/semantics.md`, "Sessions and leases").
+/// The percentage by which a client's clock may run slower than the server's (`docs/semantics.md`, "Sessions and leases").
 const MARGIN_PERCENT: u64 = 4;
 
-/// Returns how long a client may rely on a lease, in milliseconds from before it sent the request: `left_ms`, which
-/// the server counts from its receipt, but at most the time to live, less the margin.
+/// Returns how long a client may rely on a lease, in milliseconds, which the client counts from before it sends the
+/// request: `left_ms`, which the server counts from its receipt, or `ttl_ms` if that is shorter, less the margin.
 pub(super) fn valid_ms(left_ms: u32, ttl_ms: u32) -> u32 {
     less_margin(left_ms.min(ttl_ms))
 }

@@ -16,7 +16,7 @@ pub(super) struct View {
     /// Whether the client must be told at once.
     #[serde(skip)]
     pub(super) is_urgent: bool,
-    /// How long its client may rely on it, in milliseconds from before the client sent the request.
+    /// The time for which the client may rely on the lease, in milliseconds, which count from when it sent the request.
     valid_ms: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ttl_ms: Option<u32>,
@@ -31,7 +31,7 @@ pub(super) struct View {
     position: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<String>,
-    /// Why it is lost, if its request waited and was refused, or if it was revoked.
+    /// The reason why the lease is lost, if its request waited and was refused, or if it was revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
 }
@@ -94,7 +94,7 @@ impl View {
         Self { key: Some(key), ..self }
     }
 
-    /// Returns the view of a lease that is not renewed.
+    /// Returns the same view for a client that may no longer acquire the names, so that the lease is not renewed.
     pub(super) fn not_permitted(self) -> Self {
         Self { state: State::NotPermitted, is_urgent: true, ..self }
     }

@@ -16,7 +16,7 @@ use super::super::request::{Context, Requester};
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
 
-/// The longest that a request waits for a change. Proxies give up after 30 s or more.
+/// The longest wait of a request for a change. Proxies give up after 30 s or more.
 pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
 /// Returns the mailbox of a request's connection to the core, by which its client is counted, listed and revoked as on
@@ -30,22 +30,22 @@ pub(super) fn mailbox(context: &Context) -> Mailbox {
     mailbox
 }
 
-/// A request that may wait.
+/// The wait of a request.
 pub(super) struct Parking<'a> {
     context: &'a Context,
     server: &'a Server,
-    /// When it must be answered.
+    /// The time at which the request must be answered.
     until: Instant,
     standing: Standing,
     new_rules: watch::Receiver<()>,
 }
 
-/// Why a wait is over.
+/// The reason why a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     /// The state of a lease may have changed.
     ByMessage,
-    /// The request must be answered now: a newer one has one of the keys, or the time is over.
+    /// The request must be answered now: a newer one has one of the keys, its session was closed, or its time is over.
     ToAnswer,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Parking<'a> {
         let client = &context.peer.client;
         let mut standing = Standing::of(&server.rules.access, client);
         if let Some(token) = &context.token {
-            // If it is no longer accepted, the client has the rights that it has without one.
+            // If the token is no longer accepted, the client keeps the rights that it has without a token.
             let _ = standing.authenticate(&server.rules.access, client, context.peer.is_encrypted, token);
         }
         Self { context, server, until: Instant::now() + parked, standing, new_rules }
@@ -116,7 +116,7 @@ async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     .await
 }
 
-/// Counts a request as waiting, until it is dropped. A server that stops waits for such requests.
+/// Counts a request as waiting, until this value is dropped. A server that stops first answers such requests.
 struct Parked<'a>(&'a Context, &'a Server);
 
 impl<'a> Parked<'a> {

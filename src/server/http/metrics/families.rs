@@ -215,7 +215,7 @@ impl<'a> Families<'a> {
         self.gauge("signalbox_http_leases", help, labeled("state", states))
     }
 
-    /// Writes what the server counts and measures.
+    /// Writes the figures of the server.
     pub(super) fn server(&mut self, server: &Server) -> Result<(), Error> {
         let sources = Namespace::ALL.map(|namespace| (namespace, Source::new(server, namespace)));
         let metrics = || figures().filter_map(|figure| Some((figure, figure.metric?)));

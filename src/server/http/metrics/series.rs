@@ -18,7 +18,7 @@ use crate::config::HttpConfig;
 use signalbox_core::{ListingKind, WaitedListing};
 use signalbox_model::{Namespace, escaped};
 
-/// How old the selection of names may be.
+/// The age of the selection of names at which the next scrape renews it.
 const WALK_PERIOD: Duration = Duration::from_secs(10);
 
 /// The most bytes of labels for the names of a namespace. They are written once for each metric of names: up to five
@@ -54,7 +54,8 @@ pub(super) struct Figures {
     pub(super) waiting: u64,
     /// How many of them are paused.
     pub(super) paused: u64,
-    /// Since when the first request of the queue waits, in seconds of Unix time; `None`: none waits, or these are several names.
+    /// The time since which the first request of the queue waits, in seconds of Unix time; `None`: no request waits, or these are
+    /// the figures of several names.
     pub(super) waiting_since_s: Option<u64>,
 }
 
@@ -84,14 +85,15 @@ impl Figures {
     }
 }
 
-/// Returns since when the first request in the queue of a name waits, in seconds of Unix time; `None`: none waits.
+/// Returns the time since which the first request in the queue of a name waits, in seconds of Unix time; `None`: no request
+/// waits.
 fn waiting_since_s(server: &Server, namespace: Namespace, name: &[u8]) -> Option<u64> {
     let mut listing = server.core.listing(namespace, name, ListingKind::Waiters).ok()?;
     let (first, _) = server.core.list(&mut listing).into_iter().next()?;
     first.since
 }
 
-/// Returns since when the request that waits longest has been waiting, in seconds of Unix time; `None`: none waits.
+/// Returns the time since which the request that waits longest has waited, in seconds of Unix time; `None`: no request waits.
 pub(super) fn longest_waiting_since_s(server: &Server) -> Option<u64> {
     let names = server.core.list_waited(&mut WaitedListing::default());
     let (namespace, name) = names.first()?;
