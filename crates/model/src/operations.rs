@@ -234,7 +234,7 @@ impl fmt::Display for Grace {
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It is done.
+    /// The operation is done, and there is nothing else to report.
     Done,
     /// The states of the declared semaphores, in the order of the request.
     Declared(Vec<DeclaredState>),

@@ -299,7 +299,7 @@ pub enum Limit {
     Watches,
     /// The exports that are read at once.
     Exports,
-    /// How far a request id may be above the lowest unanswered one.
+    /// The distance of a request id from the lowest unanswered one.
     Requests,
     /// The memory of the server, in bytes.
     Memory,

@@ -58,7 +58,8 @@ impl<T: AsRef<[u8]>> SessionEntry<T> {
 pub enum TtlLeft {
     /// As long as the connection: the grant belongs to the connection's session.
     Connection,
-    /// This long, unless the lease is renewed. The longest span is encoded as one millisecond less.
+    /// This long, unless the lease is renewed. The longest span is encoded as one millisecond less, because its code
+    /// means [`Self::Connection`].
     For(Milliseconds),
 }
 
@@ -68,7 +69,8 @@ pub enum TtlLeft {
 pub enum GraceLeft {
     /// Neither the grant nor its session is being revoked.
     NotRevoked,
-    /// The rest of the grace period. The longest span is encoded as one millisecond less.
+    /// The rest of the grace period. The longest span is encoded as one millisecond less, because its code means
+    /// [`Self::NotRevoked`].
     For(Milliseconds),
 }
 

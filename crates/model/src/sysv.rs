@@ -233,9 +233,9 @@ pub struct SetStat {
     pub creator_uid: u32,
     /// The creator's group id.
     pub creator_gid: u32,
-    /// When operations were performed last; `None`: never.
+    /// The time at which operations were last performed; `None`: never.
     pub operated_at: Option<UnixSeconds>,
-    /// When the set was created, or values or the owner were set last.
+    /// The time at which the set was created, or its values or its owner were last set.
     pub changed_at: UnixSeconds,
     /// The number of its semaphores.
     pub count: u32,
@@ -272,7 +272,7 @@ pub struct ListedSet {
 /// A process that uses a set (`docs/protocol.md`, "ListUsers").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedUser {
-    /// How it uses the set.
+    /// Its role in the use of the set.
     pub role: UserRole,
     /// The process.
     pub process: ProcessId,
@@ -287,7 +287,7 @@ pub struct ListedUser {
 }
 
 codes! {
-    /// How a process uses a set.
+    /// The role of a process that uses a set.
     pub enum UserRole: u8 {
         /// It has adjustments, which are applied when it ends.
         Adjusts = 0,
