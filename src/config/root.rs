@@ -26,13 +26,13 @@ pub struct Config {
     pub user: Option<String>,
     /// The group to switch to after the ports are bound.
     pub group: Option<String>,
-    /// How many bytes the process may have allocated before requests that need memory are refused; 0 means no limit.
+    /// The most bytes that the process may have allocated before requests that need memory are refused; 0 means no limit.
     /// `None` means half of the memory that the process may use.
     pub memory_max: Option<u64>,
-    /// How much of the connections, sessions, waiting requests and watches one client may have once half of them are in use,
-    /// in percent of their limits.
+    /// The part of the connections, sessions, waiting requests and watches that one client may have once half of them are in
+    /// use, in percent of their limits.
     pub client_share: u32,
-    /// How many connections per second may be opened that are closed again within ten seconds; 0 means any number. Once
+    /// The most connections per second that may be opened and closed again within ten seconds; 0 means any number. Once
     /// all clients together have used half of them, each is limited to its share.
     pub short_connections: u32,
     /// Seconds after which the connection of a vanished peer ends, and what it held is released.
@@ -116,7 +116,7 @@ pub struct Semaphore {
 pub struct DeclareConfig {
     /// Its name, of 1 to 65535 bytes.
     pub name: String,
-    /// How many resources may be in use; at most 65536 where `slots` is set.
+    /// Its capacity; at most 65536 where `slots` is set.
     pub capacity: u32,
     /// Whether its resources are numbered slots.
     pub slots: bool,
@@ -155,7 +155,7 @@ pub struct SessionConfig {
     pub min_ttl_s: u32,
     /// The longest time to live, in seconds. A longer one is lowered to it.
     pub max_ttl_s: u32,
-    /// How long a request waits if its client does not set a limit, in seconds.
+    /// The longest wait of a request whose client does not set one, in seconds.
     pub default_wait_s: u32,
     /// The longest wait of a request, in seconds. A longer one is lowered to it.
     pub max_wait_s: u32,
@@ -330,7 +330,7 @@ pub struct TlsConfig {
     pub client_ca: Option<PathBuf>,
     /// Whether clients over TLS need a certificate.
     pub client_cert: ClientCert,
-    /// Which clients may connect without TLS.
+    /// The clients that may connect without TLS.
     pub plain: PlainRule,
 }
 
@@ -466,7 +466,7 @@ pub enum WorkerCount {
     /// some hundred thousand requests a second.
     #[default]
     HalfOfTheCores,
-    /// The same, but no more than this: `workers` of a yrmcds.conf, which is 10 in the stock file because yrmcds' workers
+    /// As many, but at most this number: `workers` of a yrmcds.conf, which is 10 in the stock file because yrmcds' workers
     /// wait for their clients.
     AtMost(NonZeroUsize),
     /// This number.
