@@ -15,7 +15,7 @@ use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
 
-/// The number of seconds for which a client with too many wrong tokens must not show another.
+/// The number of seconds after which a client with too many wrong tokens may show another.
 const QUIET_S: u32 = 60;
 
 /// The client of a request, and its connection.

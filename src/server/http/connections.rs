@@ -1,7 +1,7 @@
 //! The connections of the listener: how many there are, what they receive, and how long their clients take to receive answers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half
-//! of them are in use. No client is refused: an open connection is closed to make room for a new one, so a probe is
+//! Invariants: at most [`CONNECTIONS_MAX`] general connections exist, of which one client has no more than its share
+//! once half of them are in use. No client is refused: an open connection is closed to make room for a new one, so a probe is
 //! answered even while other clients open connections and send nothing. A connection whose last request was a short one
 //! for a lease may wait, so it counts against another limit, of which each client has a share too, and is never closed
 //! to make room. Nothing is written to a client past the deadline of a leader.
@@ -27,13 +27,13 @@ use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
 use super::shared::Shared;
 use signalbox_core::ClientKey;
 
-/// The most connections at a time. A few browsers and scrapers need far fewer.
+/// The most general connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// The longest head of a request, in bytes. Its URL may be 64 KiB long, because names may be.
 pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 
-/// How a connection ends.
+/// The outcome of a connection; the error is the reason for which it ended early.
 pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// The open connections, and what they share.
@@ -45,6 +45,7 @@ pub(super) struct Connections {
 
 #[derive(Debug, Default)]
 struct Open {
+    /// The number of connections so far, which is the number of the latest one.
     opened: u64,
     /// General connections, which are all that are not for leases, by number.
     general: BTreeMap<u64, Connection>,

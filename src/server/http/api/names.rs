@@ -1,7 +1,7 @@
 //! Names page by page, and one name with its holders and its queue.
 //!
-//! There may be millions of names, and no index has them in order. So a page goes through the shards of the table, and
-//! a cursor says where the next one begins. A page visits [`VISITED_MAX`] names at most, with a pause after each
+//! There may be millions of names, and no index has them in order. So a page visits the shards of the table, and a
+//! cursor says where the next page begins. A page visits [`VISITED_MAX`] names at most, with a pause after each
 //! [`BURST`], so a page with a rare prefix may be empty although another one follows. Invariant: a cursor consists of
 //! the number of a shard and a hash, so it reveals no names that its client may not read.
 

@@ -52,7 +52,7 @@ pub(super) struct Figures {
     pub(super) capacity: u64,
     pub(super) in_use: u64,
     pub(super) waiting: u64,
-    /// How many of them are paused.
+    /// The number of names that are paused.
     pub(super) paused: u64,
     /// The time since which the first request of the queue waits, in seconds of Unix time; `None`: no request waits, or these are
     /// the figures of several names.

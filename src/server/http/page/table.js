@@ -31,7 +31,7 @@ function classOf(column) {
 }
 
 // A table. Each column has a title, and `cell` makes the content of its cells. On a phone, a row is a few lines: the cell with the
-// class "wide" and the buttons, then the others, each after its `short` title if it has one.
+// class "wide" and the buttons, then the other cells, each after its `short` title if it has one.
 export class Table {
   constructor(caption, columns) {
     this.columns = columns;

@@ -1,4 +1,4 @@
-// How names, labels, times and amounts are shown.
+// Shows names, labels, times and amounts.
 //
 // A name may be any bytes. Everything here becomes text nodes, so markup stays text. Characters that are invisible or
 // change the direction of the following text are written as escapes, and so are accents that would cover other lines.
