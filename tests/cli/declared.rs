@@ -180,6 +180,8 @@ async fn a_held_semaphore_is_removed_as_requested() {
     assert_fails(&ran(server, &["remove", "a"]).await, 1, "cannot remove semaphore \"a\": it is held");
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "last-holder"]).await), "");
     assert_eq!(objects(server, &["list"]).await[0]["removing"], true);
+    let exported = ran(server, &["export-declarations"]).await;
+    assert!(!stdout(&exported).contains("name"), "who applies it must not declare it again: {exported:?}");
     let verified = ran(server, &["verify", grant_of(&held), "--no-header"]).await;
     assert_eq!((verified.status.code(), stderr(&verified)), (Some(2), ""));
     assert!(verified.stdout.starts_with(b"retiring\t"), "{verified:?}");

@@ -494,6 +494,8 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     assert_eq!(server.ask("remove", &json!({"name": "last", "when": "last-holder"})).0, 200);
     let last = &http.get("/api/v1/declared?prefix=last").json()["items"][0];
     assert_eq!((&last["removing"], &last["in_use"]), (&json!(true), &json!(1)));
+    let exported = http.get("/api/v1/declarations?prefix=last").json();
+    assert_eq!(exported["declare"], json!([]), "who applies it must not declare it again");
     assert_eq!(server.ask("remove", &json!({"name": "last", "when": "now", "grace_ms": 0})).0, 200);
     eventually("it is removed", || http.get("/api/v1/declared?prefix=last").json()["total"] == 0);
 

@@ -123,6 +123,8 @@ fn a_process_goes_on_if_its_program_is_not_replaced() {
         }
         assert_eq!(world.values(), "4");
         assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+        // The last call before the end: another one would withdraw the announcement too.
+        assert_eq!(a.ask("exec execve /nowhere"), "! ENOENT");
         a.kill();
         // At once: a process that announced its departure would live on for a time.
         world.until_values("5");
