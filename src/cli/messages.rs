@@ -60,8 +60,8 @@ pub(super) fn in_background() {
     }
 }
 
-/// Prints a message to stderr, sanitized: names in it are already escaped, but text that the parser of the arguments or
-/// of the configuration repeats is not. Ignores a closed stderr.
+/// Prints a message to stderr, sanitized: names in it are already escaped, but errors of the parsers of arguments and of
+/// the configuration quote their input as it is. Ignores a closed stderr.
 pub(super) fn warn(message: &str) {
     write(format!("signalbox: {}\n", sanitized(message)));
 }

@@ -176,7 +176,7 @@ pub(super) fn write_fields(
     })
 }
 
-/// Writes rows as they come.
+/// Writes a list row by row. A table keeps its first rows back.
 pub(super) struct Rows<W> {
     form: Form,
     columns: &'static [Column],

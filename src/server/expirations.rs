@@ -1,6 +1,6 @@
 //! When the certificates and tokens in use expire: the server warns before that, and its metrics have the times.
 //!
-//! Each certificate or token is read where it is used, so one that was replaced is not reported.
+//! Only the certificates and tokens in use count, so the server does not warn about one that was replaced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use signalbox_model::UnixSeconds;
 use signalbox_tls::certificates;
 
 /// The server warns this many days before the expiry; 0 is the expiry itself. It does not warn before half of the
-/// validity is over: of a certificate that is valid for a day, it warns only once the certificate has expired.
+/// validity is over: for example, it warns about a certificate that is valid for one day only when it has expired.
 const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
 
 const DAY_S: u64 = 86_400;
@@ -121,7 +121,7 @@ pub(super) fn of_cluster(config: &ClusterConfig) -> Vec<Expiration> {
     cluster_files(config).flat_map(of).collect()
 }
 
-/// The expirations that were warned about, each with the number of [`WARNING_DAYS`] of its last warning.
+/// The expirations that were warned about, each with the element of [`WARNING_DAYS`] that its last warning was for.
 #[derive(Debug, Default)]
 pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
 

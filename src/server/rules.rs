@@ -16,8 +16,8 @@ use crate::config::{Config, TlsConfig};
 /// How often the server checks whether a certificate or a token expires soon.
 const CHECK_PERIOD: Duration = Duration::from_secs(600);
 
-/// The rules on how clients may connect, what they may do, and which shares they have. The process has them even before
-/// it has a server.
+/// The rules on how clients may connect, what they may do, and which shares they have. They exist before the `Server`
+/// does: a standby has no `Server`.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// The configuration that was read last. Only keys that may change while the process runs are read from it.

@@ -27,7 +27,7 @@ pub struct Names {
 const PREFIX: &[u8] = b"bench-";
 
 impl Names {
-    /// The least length of `count` names, in bytes.
+    /// The minimum length of each name, in bytes, if there are `count` names.
     pub fn bytes_min(count: u32) -> usize {
         PREFIX.len() + count.saturating_sub(1).to_string().len()
     }

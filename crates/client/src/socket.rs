@@ -100,7 +100,7 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the address of the server at the end of a connection without TLS, if it is on another machine.
+/// Returns the server's address if a connection without TLS leads to another machine; others may read what it carries.
 pub(super) fn in_clear(stream: &TcpStream) -> Option<SocketAddr> {
     stream.peer_addr().ok().filter(|peer| !peer.ip().to_canonical().is_loopback())
 }

@@ -1,8 +1,8 @@
 //! The nodes of a cluster, as this node reads them from etcd, with the time of each node's last new heartbeat, and the
 //! thread that reads them.
 //!
-//! A new leader learns from the heartbeats which nodes may still have open relays (invariant C5,
-//! `docs/decisions/0028`), and from the nodes where clients reach them.
+//! A new leader uses two facts about each node: whether it may still have open relays, which its heartbeats state
+//! (invariant C5, `docs/decisions/0028`), and the addresses at which clients reach it, which its own key states.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -62,8 +62,9 @@ pub struct RelayWait {
     /// The run that leads.
     this: Incarnation,
     lease_duration: Duration,
-    /// A node whose relays are still open at this time is faulty. The leader waits for a silent node for the lease
-    /// duration after it has read the node's last heartbeat, which may be later than the takeover.
+    /// A node whose relays are still open at this time is faulty. The wait may take two lease durations: the leader
+    /// waits for a silent node until a lease duration after it first read the node's last heartbeat, and it may read
+    /// that heartbeat after the takeover.
     deadline: BootTime,
     /// The nodes with open relays at the last read after the takeover; `None`: nothing was read since then.
     open_nodes: Option<Vec<String>>,
@@ -177,7 +178,7 @@ impl Members {
         advertised
     }
 
-    /// Returns whether a node accepts, and so also sends, relayed connections at this address.
+    /// Returns whether a node is known to have this IP address, which is that of its relay endpoint.
     pub fn has_relay_at(&self, address: IpAddr) -> bool {
         let endpoints = self.nodes.values().filter_map(|member| member.node.relay_endpoint.as_ref());
         endpoints.map(|endpoint| endpoint.address.ip().to_canonical()).any(|ip| ip == address)

@@ -77,7 +77,7 @@ impl fmt::Display for SessionId {
 }
 
 /// A grant, and the waiter that it comes from. Ids are never reused and increase within a name, so a grant id is a fencing
-/// token (`docs/semantics.md`, "Fencing tokens"). It is never 0.
+/// token (`docs/semantics.md`, "Fencing tokens"). No grant has the id 0, which is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 

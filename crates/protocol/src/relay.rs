@@ -80,7 +80,7 @@ codes! {
     pub enum Outcome: u8 {
         /// The client is served.
         Accepted = 0,
-        /// The client is served if it uses TLS itself. The relay does not encrypt what the client sends.
+        /// The client is served only if it uses TLS itself, so the relay forwards its bytes without encrypting them.
         AcceptedPlain = 1,
         /// The node does not lead in this epoch.
         OtherEpoch = 2,

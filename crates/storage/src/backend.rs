@@ -30,7 +30,7 @@ macro_rules! forward_locks {
 }
 pub(super) use forward_locks;
 
-/// The first failed flush of a file, if any, for the rest of the process. Clones share it.
+/// The first failed flush of a file, if any. It is kept until the process ends. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlushFailure(Arc<Mutex<Option<(io::ErrorKind, String)>>>);
 

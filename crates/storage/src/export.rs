@@ -54,10 +54,10 @@ pub enum ImportError {
     Contradiction(String),
 }
 
-/// Writes all records of the data directory of a server that is not running. It does not change the directory. Records
-/// that cannot be decoded are omitted, and if the latest changes cannot be read, the records before them are written;
-/// one sentence about each omission is returned. Fails if the rest of the file cannot be read; then the last line is
-/// missing.
+/// Writes all records of the data directory of a server that is not running. It does not change the directory. A record
+/// that cannot be decoded is omitted. If the current commit cannot be read, the records of the commit before it are
+/// written. Returns one sentence about each of these problems. Fails if the file cannot be read otherwise; the export
+/// then has no last line.
 pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, StorageError> {
     let directory = Directory::open_shared(directory)?;
     let path = directory.file();

@@ -15,11 +15,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
 
-/// A socket gets a descriptor from 3/4 of this number on, or of the process's limit if that is lower. The kernel's
-/// table of descriptors grows with the number.
+/// The lowest descriptor that a socket gets is 3/4 of this number, or of the process's limit if that is lower. Higher
+/// descriptors would make the kernel's table of descriptors larger.
 const DESCRIPTORS_MAX: u64 = 4096;
 
-/// How long to wait for a response before signals are unblocked. Most responses arrive earlier, and need no poll.
+/// The time for which a call waits for a response with signals blocked (`signals.rs`), before it unblocks them and polls.
+/// Most responses arrive within this time.
 const PROMPT: Duration = Duration::from_millis(1);
 
 /// The size of a read in bytes.
@@ -40,7 +41,7 @@ impl Identity {
     fn of(descriptor: c_int) -> Option<Self> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         // The system call itself, because the C library's function looks up an empty path, which takes twice as long.
-        // SAFETY: fstat fills the structure if it succeeds, and only then it is read.
+        // SAFETY: fstat fills the structure if it succeeds, and it is read only then.
         let stat = unsafe {
             if libc::syscall(libc::SYS_fstat, descriptor, stat.as_mut_ptr()) != 0 {
                 return None;
@@ -83,7 +84,7 @@ impl Socket {
         self.0
     }
 
-    /// Makes the socket reset the connection when it is closed, so that the peer takes the connection for lost.
+    /// Makes the socket reset the connection when it is closed, so that the peer treats the connection as lost.
     pub fn reset_when_closed(&self) {
         if self.0.is_open() {
             // If this fails, the connection is closed without a reset.
@@ -93,7 +94,8 @@ impl Socket {
 
     fn notice_vanished_peers(&self, peer_timeout: Duration) -> io::Result<()> {
         let seconds = |part: u64| Duration::from_secs((peer_timeout.as_secs() / part).clamp(1, 32767));
-        // The first probe after half of the time, three more in the other half.
+        // The first probe is sent after half of the time. The user timeout ends the connection, and overrides the number of
+        // probes.
         let keepalive = TcpKeepalive::new().with_time(seconds(2)).with_interval(seconds(6)).with_retries(3);
         SockRef::from(self).set_tcp_keepalive(&keepalive)?;
         SockRef::from(self).set_tcp_user_timeout(Some(peer_timeout.max(Duration::from_millis(1))))
@@ -139,7 +141,7 @@ impl Drop for Socket {
 /// Moves a descriptor to a high number. If that is not possible, the descriptor keeps its number.
 fn raised(descriptor: c_int) -> c_int {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: getrlimit fills the structure if it succeeds, and only then it is read. The descriptors are the library's.
+    // SAFETY: getrlimit fills the structure if it succeeds, and it is read only then. The descriptors are the library's.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()) != 0 {
             return descriptor;

@@ -16,7 +16,7 @@ use crate::cli::output::escaped;
 /// The variable with the libraries that the dynamic linker loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
-/// The variable with which the library ends the program that loads it, if the library cannot use its settings.
+/// The environment variable that makes the library end the program that loads it if the settings cannot be used.
 const CHECK: &str = "SIGNALBOX_SYSV_CHECK";
 
 const NAME: &str = "libsignalbox_sysv.so";
@@ -117,6 +117,7 @@ pub(super) fn check_settings(command: &Command) -> Result<(), Failure> {
     Err(Failure::usage(format!("settings of the library: {}", escaped(output.stderr.trim_ascii()))))
 }
 
+/// Returns the value of [`PRELOAD`] with the library first, and the other libraries of `others` after it.
 fn before(library: &OsStr, others: Option<&OsStr>) -> OsString {
     let others = others.unwrap_or_default().as_bytes().split(|byte| matches!(byte, b' ' | b':'));
     let mut all = library.to_owned();

@@ -129,8 +129,8 @@ fn serve(
     };
     let fence = leader.as_ref().map(|(node, _)| node.view.fence.clone());
     let relays = leader.as_mut().and_then(|(node, term)| {
-        // Before the records are restored: leases and the reconnect window start with the first commit after that, and no
-        // client could connect during the wait.
+        // Leases and the reconnect window start with the first commit after the records are restored. So this wait comes
+        // first: no client could connect during it.
         runtime.block_on(node.await_relays(*term));
         node.relay_port(*term)
     });
@@ -176,7 +176,8 @@ fn serve(
             handover
         };
         match &mut leader {
-            // Also while it drains: a leader whose threads do not report does not renew, and would be killed.
+            // `node.serve` also runs while the server drains: a leader whose threads do not report does not renew, and
+            // would be killed.
             Some((drains, node)) => tokio::select! {
                 handover = serve => handover,
                 never = node.serve(&workers, &server, drains) => match never {},
@@ -227,7 +228,7 @@ fn lead(
     Ok(term)
 }
 
-/// Accepts clients and relays them, until the tasks are dropped. Connections that are open then continue.
+/// Accepts clients and relays them, until the tasks are dropped. Connections that were accepted before continue.
 fn accept_for_relays(
     runtime: &Runtime,
     outgoing: &Arc<Outgoing<Workers>>,

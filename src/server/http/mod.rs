@@ -1,11 +1,11 @@
 //! The HTTP listener: health, metrics and the JSON API (`docs/http.md`).
 //!
 //! `listener` accepts connections, and `connections` bounds them, what they receive and how long they take. `routes`
-//! lists the paths, and checks each request before its handler sees it (Host, Origin, content type, and by `access` its
-//! rights); `api`, `leases`, `metrics`, `health` and `page` answer. On a node that does not lead, `forward` sends
-//! requests for leases and those that read to the leader, where `forwarded` serves them. `request` is a request that
-//! was checked, and connects it to the core; `query` reads parameters, `answer` composes answers and errors, and
-//! `paging` takes lists in steps.
+//! lists the paths, and checks each request before its handler sees it (Host, Origin, content type, and with `access`
+//! the rights of its client); `api`, `leases`, `metrics`, `health` and `page` answer. On a node that does not lead,
+//! `forward` sends requests for leases, and requests that only read, to the leader, where `forwarded` serves them.
+//! `request` has a checked request and its connection to the core; `query` reads parameters, `answer` composes answers
+//! and errors, and `paging` takes lists in steps.
 //!
 //! An answer that waits for its client is in memory as a whole. The memory of all answers is bounded by the number of
 //! connections and by the length of a page and of a scrape.

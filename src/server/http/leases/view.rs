@@ -16,7 +16,7 @@ pub(super) struct View {
     /// Whether the client must be told at once.
     #[serde(skip)]
     pub(super) is_urgent: bool,
-    /// The time for which the client may rely on the lease, in milliseconds, which count from when it sent the request.
+    /// The time for which the client may rely on the lease, in milliseconds after it sent the request.
     valid_ms: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ttl_ms: Option<u32>,
