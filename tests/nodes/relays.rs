@@ -319,7 +319,7 @@ fn silent_connections_to_the_port_for_relays_make_room_for_nodes_and_for_others(
     if begun.elapsed() < Duration::from_secs(4) {
         assert_eq!(open, 64, "the newest of its address");
     }
-    let line = cluster.daemon(leader).logged_message("there are too many connections to cluster.bind");
+    let line = cluster.daemon(leader).logged_message("too many connections to cluster.bind");
     assert!(text(&line, "relay").starts_with("127.0.0.9:"), "{line}");
 }
 

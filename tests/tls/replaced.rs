@@ -153,7 +153,7 @@ async fn run_over_a_cut(
             "--max",
             "1",
             "--lease",
-            "3",
+            "6",
             "--kill-after",
             "1",
             "--server",
@@ -184,7 +184,7 @@ async fn run_goes_on_with_files_that_were_replaced() {
         world.cut();
     };
     // Longer than the lease.
-    let (status, said) = run_over_a_cut(&world, &identity, renewed, "echo ready; sleep 6; exit 7").await;
+    let (status, said) = run_over_a_cut(&world, &identity, renewed, "echo ready; sleep 9; exit 7").await;
     assert_eq!((status, &said[..]), (Some(7), ""));
 }
 
