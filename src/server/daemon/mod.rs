@@ -217,9 +217,10 @@ fn lead(
             term = node.lead() => term,
             () = stopped => Ok(None),
         }
-    })?;
+    });
     drop(accepting);
     runtime.block_on(node.close_relays());
+    let term = term?;
     if term.is_some() {
         // Clients wait while the records are loaded.
         listen(listeners)?;
