@@ -25,7 +25,7 @@ const CHECK_PERIOD: Duration = Duration::from_secs(1);
 pub async fn expire(server: Arc<Server>) {
     loop {
         let mailbox_of = |connection| server.peers.find(connection).map(|peer| peer.mailbox);
-        // Both are called each time (`|`): as long as evictions are left, something is due.
+        // `|` and not `||`, so that the steps of both alternate, and neither waits until the other has nothing left to do.
         while server.core.expire(server.moment()) | server.core.evict(server.moment(), mailbox_of) {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! Wakes a thread that has work from time to time, and ends it.
+//! A signal that wakes a thread when it has work, and asks it to end.
 
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};

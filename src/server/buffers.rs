@@ -42,7 +42,8 @@ impl Buffers {
         spare
     }
 
-    /// Takes back a buffer whose output was sent, for another connection.
+    /// Takes back a buffer whose output was sent. Keeps it for another connection, unless the buffer or the spare buffers
+    /// together are too large.
     #[inline]
     pub fn take_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();

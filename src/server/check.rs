@@ -1,5 +1,5 @@
-//! The checks that `check-config` makes after those of the configuration's text: of the files, accounts, directories
-//! and addresses that the server would use. Nothing is changed, and no port is bound.
+//! The checks that `check-config` makes after it has validated the text of the configuration. They cover the files,
+//! accounts, directories and addresses that the server would use. Nothing is changed, and no port is bound.
 //!
 //! Something that the server would refuse is a mistake. Something that this user cannot read is a warning, because the server may
 //! run as another user.
@@ -138,8 +138,8 @@ impl Checked {
         }
     }
 
-    /// Checks that the configured user may write to `path`; unless root runs this command, that the user who runs it
-    /// may.
+    /// Checks that the user of the server has this access to `path`: the configured user if root runs this command, or
+    /// else the user who runs it.
     fn writable(&mut self, config: &Config, key: &str, value: &Path, path: &Path, access: AccessFlags) {
         // `check` reports an account that does not exist.
         let Ok(identity) = Identity::of(config) else { return };

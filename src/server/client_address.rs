@@ -1,7 +1,7 @@
 //! The client of a connection: its address, which is that of the peer or the one that a proxy or a relay states, and
 //! the names in its certificate.
 //!
-//! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
+//! Whether a client is an administrator depends on the address and on its source, so the two are kept together.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -32,7 +32,7 @@ impl fmt::Display for Client {
 /// The number of bits of an IPv6 address that distinguish the interfaces of one network.
 const INTERFACE_BITS: u32 = 64;
 
-/// The address of a client, and where it comes from.
+/// The address of a client, and the source of that address.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientAddress {
     address: SocketAddr,
@@ -43,14 +43,14 @@ pub struct ClientAddress {
 enum Source {
     /// The client is the peer of the connection.
     Connection,
-    /// The proxy's header states the address.
+    /// The header of a proxy states the address.
     Header {
         /// The proxy connects from loopback of this machine.
         is_proxy_local: bool,
     },
     /// The header states no address, so this is the proxy's own.
     Proxy {
-        /// It connects from loopback of this machine.
+        /// The proxy connects from loopback of this machine.
         is_proxy_local: bool,
     },
     /// Another node relays the connection, and states the address of its client.
@@ -94,8 +94,8 @@ impl ClientAddress {
         Self::relayed(client, node.address, over)
     }
 
-    /// Returns the address of a client of a proxy, whose connection may be relayed: the one that the header states,
-    /// else the proxy's own.
+    /// Returns the address of a client of a proxy: the one that the header states, or else the proxy's own. Another node
+    /// may relay the proxy's connection.
     pub(super) fn behind(proxy: Self, stated: Option<SocketAddr>) -> Self {
         let is_proxy_local = proxy.address.ip().to_canonical().is_loopback() && !proxy.is_relayed();
         match stated {
@@ -104,8 +104,8 @@ impl ClientAddress {
         }
     }
 
-    /// Returns the address of a client whose requests another program forwards without stating a trusted address: that
-    /// of the program, which is not the client's machine.
+    /// Returns the address of a client whose requests this peer forwards without stating a trusted address: the peer's
+    /// own, which does not count as local, because the client may be on another machine.
     pub(super) fn forwarded(self) -> Self {
         Self { address: self.address, source: Source::Proxy { is_proxy_local: false } }
     }
@@ -137,8 +137,8 @@ impl ClientAddress {
         }
     }
 
-    /// Returns the address that the client would have if it were connected directly: loopback of a relay is the relay's
-    /// machine.
+    /// Returns the address that the client would have if it were connected directly. A client on loopback of a relay has
+    /// the relay's address.
     pub(super) fn direct(&self) -> Self {
         match self.source {
             Source::Relay { relay, .. } if self.address.ip().to_canonical().is_loopback() => {
@@ -158,7 +158,7 @@ impl ClientAddress {
         self.channel_proof().is_some()
     }
 
-    /// Returns the proof that the relay must send first over TLS; `None`: it does not encrypt the connection.
+    /// Returns the proof that the relay must send first over TLS; `None`: no relay encrypts the connection.
     pub(super) fn channel_proof(&self) -> Option<ChannelProof> {
         match self.source {
             Source::Relay { over: RelayedOver::Tls(proof), .. } => Some(proof),
@@ -178,7 +178,7 @@ impl ClientAddress {
         let is_loopback = self.address.ip().to_canonical().is_loopback();
         match self.source {
             Source::Connection => is_loopback,
-            // Loopback of a remote proxy is the proxy's machine.
+            // If a remote proxy states loopback, the client is on the proxy's machine.
             Source::Header { is_proxy_local } | Source::Proxy { is_proxy_local } => {
                 is_loopback && is_proxy_local
             }
@@ -191,14 +191,15 @@ impl ClientAddress {
         !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
-    /// Returns whether the client may send administrative requests: its address is listed, or it is on this machine. `listed`
-    /// must not have IPv4 addresses that are mapped to IPv6.
+    /// Returns whether the address gives the right to administer: it is listed, or it is loopback of the machine to which
+    /// the client is connected. The own address of a proxy does not. `listed` must not have IPv4 addresses that are mapped
+    /// to IPv6.
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();
         match self.source {
             Source::Relay { over: RelayedOver::Untrusted, .. } => false,
             Source::Connection | Source::Relay { .. } => ip.is_loopback() || listed.contains(&ip),
-            // Loopback of a remote proxy is the proxy's machine, even if the list has loopback.
+            // If a remote proxy states loopback, the client is on the proxy's machine, even if `listed` has loopback.
             Source::Header { is_proxy_local } if ip.is_loopback() => is_proxy_local,
             Source::Header { .. } => listed.contains(&ip),
             Source::Proxy { .. } => false,

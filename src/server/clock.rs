@@ -8,8 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
-/// A clock of Unix time. It may be set back and forth, so only the intervals of counters, the times of listings and the
-/// history of grants use it.
+/// A clock of Unix time. It may be set back and forth, so waits and leases use monotonic time instead.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> UnixMilliseconds + Send + Sync>);
 
@@ -25,7 +24,7 @@ impl Clock {
         }))
     }
 
-    /// Returns a clock that calls a function.
+    /// Returns a clock that reads the time from a function, with a resolution of one second.
     pub fn from_fn(read: impl Fn() -> UnixSeconds + Send + Sync + 'static) -> Self {
         Self(Arc::new(move || read().into()))
     }

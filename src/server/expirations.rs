@@ -103,7 +103,7 @@ fn is_read_at_start(key: &str) -> bool {
     key.starts_with("cluster.")
 }
 
-/// Returns the files with certificates of the section `[cluster]`.
+/// Returns the files with certificates of the section `[cluster]`; none if the cluster is disabled.
 pub(super) fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'static str, &Path)> {
     let files = [
         ("cluster.etcd_ca", &config.etcd_ca),

@@ -1,8 +1,8 @@
 //! Exports of all stored records while the server runs.
 //!
 //! The thread that owns the store makes a snapshot between two commits, so an export has everything that was
-//! acknowledged before. A thread of its own reads the snapshot, and waits for the client: an export delays neither
-//! other clients nor commits, and takes little memory.
+//! acknowledged before it began. Each export has a thread, which reads the snapshot and waits for the client, so an export
+//! delays neither other clients nor commits, and takes little memory.
 //!
 //! While a snapshot of the file of a data directory is kept, the file cannot reuse space that was freed since, and
 //! grows with each commit. So the text of such a snapshot is first written, as fast as possible, into an unnamed file
@@ -250,7 +250,7 @@ impl PartWriter {
         }
     }
 
-    /// Fails if the client takes nothing more.
+    /// Fails if the client has disconnected, or the time for the export is over.
     fn check(&self) -> Result<(), Failure> {
         if self.sender.is_closed() {
             return Err(Failure::Disconnected);

@@ -29,8 +29,8 @@ const MANY_REFUSALS: f64 = 1000.0;
 const REST: Duration = Duration::from_millis(5);
 
 /// How many connections are accepted between two rests, so that a worker that needs the core waits for little more than
-/// a millisecond. Above 50,000 connections a second the queue fills, and clients of further ones try again after a
-/// second.
+/// a millisecond. Above 50,000 connections a second the kernel's queue fills and drops further ones, whose clients try again
+/// after a second.
 const ACCEPTED_MAX: u32 = 256;
 
 /// A source of connections: a socket or a simulated one.
@@ -170,9 +170,9 @@ enum State {
     Registered(TcpListener),
     /// Many connections are refused, so the socket rests again and again.
     Resting {
-        /// Connections that were accepted since the last rest.
+        /// The number of connections that were accepted since the last rest.
         accepted: u32,
-        /// Many connections were refused since the last rest.
+        /// Whether many connections were refused since the last rest.
         must_rest: bool,
     },
 }
@@ -243,7 +243,7 @@ impl State {
 ///
 /// The kernel probes an idle connection after 2/7 of the timeout, and then every 1/7. Neither unanswered probes nor
 /// unacknowledged data may last longer than 5/7: data may be sent just before the first probe, so both together stay
-/// within the timeout. The last option also ends a connection whose peer is alive but takes no output for that long.
+/// within the timeout. TCP_USER_TIMEOUT also ends a connection whose peer is alive but takes no output for that long.
 pub(super) fn prepare_connection(stream: &impl AsFd, peer_timeout: Duration) -> io::Result<()> {
     let part = peer_timeout / 7;
     let socket = SockRef::from(stream);

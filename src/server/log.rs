@@ -1,8 +1,8 @@
 //! The log: one line per event, to standard error or to a file, for people, journald or programs.
 //!
 //! tracing-subscriber filters the events and changes the threshold while the server runs. The lines are formatted here:
-//! its own formats have other level names, other JSON keys, no syslog priorities, and leave control characters of clients
-//! in the text. Spans are ignored, because the server logs only events with fields.
+//! the formats of tracing-subscriber have other level names, other JSON keys, no syslog priorities, and leave control
+//! characters of clients in the text. Spans are ignored, because the server logs only events with fields.
 //!
 //! A line is written with one call and without a buffer, so that lines of several threads never mix and the last line
 //! before an abort is there. Writing never panics: a line that cannot be written to the file goes to standard error,
@@ -186,7 +186,7 @@ impl LineFormat {
 }
 
 /// Returns whether standard error is the stream that systemd names by device and inode. A program whose standard error was
-/// redirected inherits the variable too, and must not take its standard error for the journal.
+/// redirected inherits the variable too, and must not treat its standard error as the journal.
 fn stderr_is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;

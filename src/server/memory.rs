@@ -16,10 +16,10 @@ use tracing::{info, warn};
 use super::metrics::Count;
 use signalbox_core::MemoryLimit;
 
-/// The budget where neither the configuration nor the system sets a limit.
+/// The budget in bytes, if the configuration sets none and the memory of the machine is unknown.
 const UNKNOWN_MAX: u64 = 1 << 30;
 
-/// All refusals until this percentage of the budget is free again have one line in the log.
+/// After a refusal was logged, no further ones are logged until this percentage of the budget is free again.
 const FREE_AGAIN_PERCENT: u64 = 10;
 
 /// The memory budget of a server.
@@ -51,12 +51,12 @@ impl MemoryBudget {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit; 0: none. `None`: half of the memory that the process may use.
+    /// Changes the limit, in bytes. `Some(0)` removes it; `None` sets it to half of the memory that the process may use.
     pub(super) fn set_max(&self, max: Option<u64>) {
         self.max.store(max.unwrap_or_else(default_max), Ordering::Relaxed);
     }
 
-    /// Returns whether nothing may grow.
+    /// Returns whether the budget is used up, so that nothing may grow.
     pub(super) fn is_exhausted(&self) -> bool {
         self.limit().is_exceeded()
     }
@@ -90,8 +90,8 @@ impl MemoryBudget {
     }
 }
 
-/// Returns half of the memory that the machine has or that the control groups of the process allow. The rest is for
-/// fragmentation and the kernel's buffers.
+/// Returns half of the memory that the machine has or that the control groups of the process allow, whichever is less; if
+/// neither is known, [`UNKNOWN_MAX`]. The other half is for fragmentation and the kernel's buffers.
 fn default_max() -> u64 {
     // Not read from /proc/meminfo, which the systemd unit hides.
     let machine = sysinfo().ok().map(|machine| machine.ram_total());

@@ -86,7 +86,7 @@ struct Clients {
 
 #[derive(Debug, Default)]
 struct Client {
-    /// The numbers of its connections, in the order of [`ConnectionKind`].
+    /// How many connections it has of each [`ConnectionKind`], in the order of the variants.
     connections: [u32; 4],
     /// Its connections that ended within [`SHORT`].
     short_connections: Rate,
@@ -127,17 +127,17 @@ const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause of one connection. During the pause the server does not notice that the connection was closed.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// The change of its holdings, in bytes, that a connection does not report yet, so that a pair of Acquire and Release reports
-/// nothing.
+/// A connection does not report a change of its holdings of up to this many bytes, so that a pair of Acquire and Release
+/// reports nothing.
 const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
 /// The most handshakes that a client may have in progress. Further ones wait. With a round trip of 100 ms, this is
 /// enough for 320 handshakes a second.
 const HANDSHAKES: usize = 32;
 
-/// A handshake that the client does not complete counts as in progress for at least this long, even if the client closes the
-/// connection. This is the longest time of a handshake, so closing gains nothing. Signatures for one client then take at most a
-/// few milliseconds of each second.
+/// A handshake that the client does not complete counts as in progress for at least this long after the server has begun to
+/// compute for it, even if the client closes the connection. This is the longest time of a handshake, so closing gains
+/// nothing. Signatures for one client then take at most a few milliseconds of each second.
 const HANDSHAKE_LEAST: Duration = Duration::from_secs(10);
 
 impl Default for ClientUsage {

@@ -47,7 +47,7 @@ pub struct Server {
     /// The log of administrative changes.
     pub(super) audit: Audit,
     pub(super) history: History,
-    /// The limit on connections where a port has no limit of its own.
+    /// The process's limit on open files: the limit on connections of a port that has no limit of its own.
     pub(super) files_max: usize,
     /// Workers whose threads use nearly all of a core.
     pub(super) saturated_workers: AtomicUsize,
@@ -57,7 +57,8 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     pub(super) durable: AtomicBool,
     pub(super) stored: Stored,
-    /// The semaphores of the configuration that are not declared yet, because their counters are in use.
+    /// The names of the semaphores of the configuration that are not declared yet, because clients use these names as
+    /// counters.
     pub(super) declared_later: Mutex<Vec<Box<[u8]>>>,
     /// How long requests for grants waited, if they were not answered at once.
     pub(super) waits: Durations,

@@ -26,7 +26,8 @@ pub const SWEEP_BURST: u64 = 512;
 /// connections that it serves.
 pub const PAUSE: Duration = Duration::from_millis(4);
 
-/// The most pauses of a sweep: about twelve seconds in all, because timers are precise to a millisecond.
+/// The most pauses of a sweep: about twelve seconds in all, because each pause takes up to a millisecond longer than
+/// [`PAUSE`].
 pub const SWEEP_PAUSES_MAX: u64 = 2500;
 
 /// Requests through the ledger that one connection executes in one turn: extended requests, and plain ones for names with

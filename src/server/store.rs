@@ -225,7 +225,7 @@ impl Writer {
 }
 
 fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
-    // The failure that was logged last. A full disk and a flush that fails on it are two failures.
+    // The failure that was logged last: it is not logged again until another one occurs or the store works again.
     let mut failure = None;
     loop {
         match server.store(storage) {

@@ -1,5 +1,5 @@
 //! Limits what clients cause in the log, so that they cannot fill it. The log has the first of a client's refusals for
-//! one reason, and again the first after a minute without any. It has each other warning once every 10 s. The
+//! one reason, and again the first after a minute without any. It has each other warning at most once in 10 s. The
 //! statistics count every occurrence.
 //!
 //! Invariant: the memory is bounded, however many clients are refused.

@@ -1,8 +1,8 @@
 //! Unfinished input: the starts of long requests, also over HTTP, and TLS handshakes that clients have not completed.
 //!
-//! No request has asked for this memory, so there is nothing to refuse. It counts against the memory share of its
-//! client. If the server has too little memory, or the client has used up its share of it, the connections whose input
-//! began first are closed.
+//! The memory of such input counts against the memory share of its client. The server cannot refuse it, because there is
+//! no complete request to answer. If the server has too little memory, or the client has used up its share of it, the
+//! connections whose input began first are closed.
 //!
 //! Invariant: an eighth of the memory, and of a share, remains for such input, so that a client can still send releases of
 //! long names.
@@ -23,7 +23,7 @@ use signalbox_model::ReachedLimit;
 /// 1/`PART` of the memory, and of a share of it, remains for unfinished input.
 const PART: usize = 8;
 
-/// The number of connections that are closed in one step: more than begin between two steps, and few enough to take little time.
+/// The most connections that are closed each time some input grows: few enough to take little time.
 const CLOSED_AT_ONCE: usize = 32;
 
 /// A request of at most this many bytes does not count. Headers of proxies are shorter.
@@ -60,7 +60,7 @@ struct Input {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// Ready, with an error, when the connection must be closed to make room for others.
+/// A future that is ready, with an error, when the connection must be closed to make room for others.
 pub(super) type Closed = oneshot::Receiver<Infallible>;
 
 /// The unfinished input of a connection. It counts until this is dropped.
@@ -150,8 +150,8 @@ impl Inputs {
     }
 
     /// Closes the connections whose input began first: those of this client if it has used up its share of the memory, and those
-    /// of the client with the most unfinished input if the server has too little memory. Returns the limit that was
-    /// reached for each closed connection.
+    /// of the client with the most unfinished input if the server has too little memory. Returns one entry for each
+    /// closed connection: the limit that was reached.
     fn make_room(&mut self, memory: MemoryLimit, share: ClientShare, client: ClientKey) -> Vec<ReachedLimit> {
         let mut closed = Vec::new();
         while closed.len() < CLOSED_AT_ONCE

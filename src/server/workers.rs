@@ -37,7 +37,8 @@ const MEASURED_PERIOD: Duration = Duration::from_secs(5);
 /// count: if cores are lacking, another worker would wait too.
 const SATURATED: f64 = 0.95;
 
-/// A saturated worker remains so down to this share, so that a load that varies a little is reported once.
+/// A saturated worker stays saturated until it uses less than this share, so that a load that varies a little is reported
+/// once.
 const STILL_SATURATED: f64 = 0.8;
 
 /// Starts to serve connections, on threads or in a test.

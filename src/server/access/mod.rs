@@ -59,7 +59,7 @@ pub(super) struct Access {
 /// none for a while.
 const FAILURES_MAX: u32 = 10;
 
-/// How often the task that waits for the expiry of a token checks the clock.
+/// The longest time between two checks of the clock by the task that waits for the expiry of a token.
 const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
 /// The rules that were seen last, and when.
@@ -103,7 +103,8 @@ impl Access {
         Ok(proven.permissions)
     }
 
-    /// Counts and logs a request that is answered with `Not permitted`.
+    /// Counts a request that is answered with `Not permitted`, and logs it if it is the client's first one for this reason
+    /// in a while.
     pub(super) fn note_refusal(
         &self,
         client: &Client,
@@ -134,9 +135,9 @@ impl Access {
         );
     }
 
-    /// Counts and logs a refused token, which came with `operation`. Returns whether the connection must be closed
-    /// because the client has shown too many wrong tokens. This is also the case if there is no room for the client in
-    /// `failures`.
+    /// Counts a refused token, which came with `operation`, and logs it as [`Self::note_refusal`] does. Returns whether the
+    /// connection must be closed because the client has shown too many wrong tokens. This is also the case if there is no
+    /// room for the client in `failures`.
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());

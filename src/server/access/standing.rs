@@ -29,7 +29,7 @@ pub(in crate::server) struct Standing {
 impl Standing {
     /// Returns the standing of a client that has shown no token.
     pub(in crate::server) fn of(access: &Access, client: &Client) -> Self {
-        // Read first, so that rules that are replaced in between make it stale.
+        // Read first, so that the standing is stale if the rules are replaced in between.
         let generation = access.generation();
         let permissions = access.permissions_of(client);
         let restricts_plain = permissions.restrict_plain();

@@ -73,7 +73,7 @@ where
 
 impl OpenConnection {
     /// Opens an admitted connection. It first reads the header of a proxy and, where plain requests are refused, the
-    /// first bytes. `None`: these were not usable, and the connection is closed.
+    /// first bytes. `None`: the connection was refused, and is closed.
     async fn accept<S>(mut admission: Admission, stream: &mut S, peer: ClientAddress) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -216,7 +216,7 @@ impl OpenConnection {
         // Boxed, so that the task of an open connection needs no room for its end.
         Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if is_tls && is_unflushed {
-            // Without close_notify, and without the rest of the output, which a fence may forbid.
+            // Closes the stream without close_notify and without the rest of the output, which a fence may forbid.
             drop(stream);
         } else if end.is_by_the_server() {
             Box::pin(linger(stream)).await;

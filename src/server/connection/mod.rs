@@ -130,7 +130,7 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
-        // Even if the peer takes no output: its waiting requests must no longer be granted.
+        // Done even if the peer takes no output, because its waiting requests must no longer be granted.
         let has_lost_rights = self.extended.refresh_on_new_rules(self.server, self.outbound.buffer());
         if has_lost_rights && self.activity.is_streaming() {
             // The client may not see the rest of the response.

@@ -130,8 +130,8 @@ impl Inbound {
         received
     }
 
-    /// Counts the incomplete frame as unfinished input if it is long, before the next read. A read of many requests
-    /// often leaves a short one, which is counted only if the connection has to wait for its rest.
+    /// Counts the incomplete frame as unfinished input if it is long. A read of many requests often leaves a short one,
+    /// which is counted only if the connection has to wait for the rest of it.
     pub(super) fn count_if_long(&mut self, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
         if self.partial.len() > SHORT_INPUT_BYTES {
             self.count(begin);
@@ -332,7 +332,7 @@ impl End {
         )
     }
 
-    /// Returns whether only the part of the connection without TLS ends.
+    /// Returns whether the connection does not end, but begins TLS.
     pub(super) fn begins_tls(&self) -> bool {
         matches!(self, Self::BadInput(DecodeError::BeginsTls))
     }
@@ -441,7 +441,7 @@ impl Outbound {
             self.is_unflushed = true;
             self.written += written;
             if 2 * self.written >= self.buffer.len() {
-                // Moves the rest to the start. It is no longer than what was written, and mostly empty.
+                // Moves the rest to the start. It is no longer than what was written, and usually empty.
                 self.buffer.drain(..mem::take(&mut self.written));
             }
         }

@@ -24,8 +24,8 @@ pub(super) struct Bound {
     pub(super) relays: Option<TcpListener>,
 }
 
-/// Binds the enabled ports. A port may have several listeners. Those of a node of a cluster refuse connections until
-/// [`listen`] is called.
+/// Binds the enabled ports. A port may have several listeners. If this is a node of a cluster, the service ports that are
+/// bound here refuse connections until [`listen`] is called, and the port for relays until [`listen_on`] is.
 pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
     let mut inherited = inherited_listeners()?;
     let is_node = config.cluster.is_enabled();
@@ -153,7 +153,7 @@ enum Presence {
 #[derive(Clone, Copy)]
 enum Accept {
     Now,
-    /// Once [`listen`] was called; until then it refuses them.
+    /// After [`listen`] or [`listen_on`] was called; until then, the kernel refuses them.
     Later,
 }
 

@@ -41,7 +41,7 @@ use signalbox_cluster::timing::{BootTime, Fence, Timing};
 use signalbox_model::Namespace;
 use signalbox_storage::FORMAT;
 
-/// How often the guards check the fences.
+/// The time between two checks of the fences by the guards.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 
 /// The number of periods for which relays may be open after their deadline. These periods and the end of the process
@@ -106,7 +106,7 @@ impl Prepared {
         Ok(Self { node, etcd, inspector, authority: authority.map_err(wrong)?, advertise, config })
     }
 
-    /// Begins to join. Clients reach this node at `addresses`, and other nodes relay to `relay_port`.
+    /// Begins to join. `addresses` are those of the service ports, and other nodes relay clients to `relay_port`.
     pub(super) fn join(
         self,
         addresses: &[(Namespace, SocketAddr)],
@@ -281,7 +281,8 @@ impl Node {
         Some(RelayPort { listener, secret, epoch: term.epoch, is_node })
     }
 
-    /// Waits until no other node relays clients to an earlier leader (invariant C5).
+    /// Waits until no other node relays clients to an earlier leader (invariant C5). Nodes that send heartbeats but do not
+    /// report this in time are logged, and not waited for.
     pub(super) async fn await_relays(&mut self, term: Term) {
         let poller = self.view.members.as_ref().expect("a node that leads is eligible");
         poller.set_fast(true);
@@ -338,7 +339,7 @@ impl Node {
                 _ = period.tick() => {
                     server.set_other_nodes(self.others());
                     if workers.finish_turns(Instant::now() + self.timing.retry_period()).await {
-                        // The thread may have ended already, and has reported it.
+                        // If the thread of the leadership has ended, it has reported that.
                         let _ = self.inputs.send(Input::ThreadsRan(BootTime::now()));
                     }
                 }
@@ -354,11 +355,11 @@ impl Node {
         self.view.fence.set(BootTime::default());
     }
 
-    /// Leaves the cluster, so that `successor` can lead at once; `None`: any node can. No client may have a connection
-    /// to this node.
+    /// Leaves the cluster, so that `successor` can lead at once; `None`: any node can. Waits for
+    /// that, for four request timeouts at most. No client may have a connection to this node.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.stop_guard();
-        // The thread may have ended already, and has reported it.
+        // If the thread of the leadership has ended, it has reported that.
         let _ = self.inputs.send(Input::Release(successor));
         let limit = Instant::now() + self.timing.request_timeout() * 4;
         while let Ok(Some(event)) = tokio::time::timeout_at(limit, self.next()).await {
@@ -476,8 +477,8 @@ fn run_leadership(
     }
 }
 
-/// Returns a function that reports events to the daemon, and kills the process when it led and no longer does, unless
-/// it is leaving.
+/// Returns a function that reports events to the daemon, and kills the process when the node led and no longer does,
+/// unless the node is leaving the cluster.
 fn reporter(
     sender: UnboundedSender<Event>,
     is_leaving: Arc<AtomicBool>,
@@ -504,7 +505,7 @@ fn reporter(
     }
 }
 
-/// Kills the process when the deadline of its leadership passes, whatever its other threads do.
+/// Starts a thread that kills the process when the deadline of its leadership passes, whatever the other threads do.
 fn guard(fence: Fence, is_leaving: Arc<AtomicBool>) {
     let watch = move || {
         while !is_leaving.load(Ordering::Acquire) {
@@ -520,8 +521,8 @@ fn guard(fence: Fence, is_leaving: Arc<AtomicBool>) {
     }
 }
 
-/// Closes all relayed connections when the node does not reach etcd in time. If they are not closed in time, it kills
-/// the process: the kernel then closes all connections at once.
+/// Starts a thread that closes all relayed connections when the node does not reach etcd in time. If they are still open
+/// after [`OVERDUE_PERIODS_MAX`] periods, the thread kills the process: the kernel then closes all connections at once.
 fn guard_relays(relays: Relays) -> io::Result<()> {
     let watch = move || {
         let mut periods = 0;

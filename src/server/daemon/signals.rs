@@ -43,7 +43,7 @@ impl Signals {
         })
     }
 
-    /// Handles signals until one stops the daemon. `server`: `None` while another node leads. `started` is the configuration
+    /// Handles signals until one stops the daemon. `server`: `None` while this node does not lead. `started` is the configuration
     /// that the process was started with.
     pub(super) async fn handle(
         &mut self,

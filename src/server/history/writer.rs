@@ -54,7 +54,7 @@ impl History {
     }
 }
 
-/// Lines on their way to the file.
+/// The file, and the lines that are not written to it yet.
 struct Lines {
     server: Arc<Server>,
     file: LogFile,
@@ -123,7 +123,7 @@ impl Lines {
         }
     }
 
-    /// Writes the added lines, after a line about lost ones if there are any.
+    /// Writes the added lines, after a line about lost ones if there are any. Lines that cannot be written are lost too.
     fn flush(&mut self) {
         let mut note = Vec::new();
         if self.lost.is_failing {
@@ -178,7 +178,7 @@ fn put(text: &mut Vec<u8>, line: &HistoryLine<'_>) {
 /// lines for each grant.
 #[derive(Debug, Default)]
 struct Format {
-    /// The second of the last line, and the line up to the `.` after it.
+    /// The Unix second of the last line, and the start of that line up to the `.` before the milliseconds.
     second: Option<(u64, Vec<u8>)>,
 }
 
@@ -249,7 +249,8 @@ fn put_part(text: &mut Vec<u8>, part: &HistoryPart<'_>) {
     text.extend_from_slice(if part.slots().len() > 0 { b"]}" } else { b"}" });
 }
 
-/// Adds a key and its text; if that is not UTF-8, the key with `_hex` and its hexadecimal digits.
+/// Adds a key and its text. If the text is not UTF-8, adds the key with `_hex` at its end, and the hexadecimal digits of
+/// the text.
 fn put_text(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     text.extend_from_slice(key);
     if is_plain(value) {

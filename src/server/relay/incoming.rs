@@ -96,8 +96,8 @@ enum Refused {
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// Returns a port that serves the connections of `served` for relays that know the secret and state this epoch.
-    /// `trust` says whether the client addresses that they state give rights.
+    /// Returns the port. It serves the clients of the ports in `served` if their relays know the secret and state this
+    /// epoch. `trust` says whether the client addresses that relays state give rights.
     ///
     /// Connections from addresses for which `is_node` returns true are preferred until their relays have proven
     /// themselves.
@@ -115,7 +115,8 @@ impl<N: RelayNetwork> Incoming<N> {
         Self { server, network, secret, epoch, served, trust, is_node, unproven, warnings }
     }
 
-    /// Starts to serve a connection, for which an older one may have to be closed.
+    /// Starts to serve a connection. If there are too many unproven ones, closes the oldest that it may replace, or this
+    /// one if it may replace none.
     fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, stream: N::Stream, relay: SocketAddr) {
         let client = ClientAddress::of_peer(relay).key();
         let is_of_node = (self.is_node)(relay.ip().to_canonical());

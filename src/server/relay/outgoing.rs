@@ -246,8 +246,8 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Logs a failed attempt to connect to the leader, and makes the node poll etcd, unless the leader was reached and
-    /// still leads.
+    /// Logs a failed attempt to connect to the leader. Unless the leader was reached and still leads, this also makes the
+    /// node poll etcd. Does nothing if the relay's own term is over.
     fn on_failed_attempt(&self, term: &RelayTerm, failed: &AttemptError) {
         let is_suspicious = match failed {
             AttemptError::TermOver => return,
@@ -278,7 +278,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         term: &Arc<RelayTerm>,
         statement: Statement,
     ) -> Result<(Relay, Leader<N::Stream>), AttemptError> {
-        // Counted before anything is sent, and dropped after the socket.
+        // The relay is counted before anything is sent, and dropped after the socket.
         let relay = self.relays.open(term).ok_or(AttemptError::TermOver)?;
         let leader = tokio::select! {
             biased;

@@ -25,7 +25,8 @@ pub(super) struct Handshake<'a> {
     pub(super) statement: Statement,
 }
 
-/// The first bytes within TLS of a relay that encrypts a connection: they prove that the relay itself has begun TLS.
+/// The first bytes that a relay sends within TLS if it encrypts a connection. They prove that the relay itself has begun
+/// TLS.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) struct ChannelProof(pub(in crate::server) [u8; PROOF_BYTES]);
 
