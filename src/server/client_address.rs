@@ -191,9 +191,9 @@ impl ClientAddress {
         !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
-    /// Returns whether the address gives the right to administer: it is listed, or it is loopback of the machine to which
-    /// the client is connected. The own address of a proxy does not. `listed` must not have IPv4 addresses that are mapped
-    /// to IPv6.
+    /// Returns whether the client's address makes it an administrator: the address is listed, or it is loopback of the
+    /// machine to which the client is connected. A proxy's own address and an address that is not trusted never do.
+    /// `listed` must not have IPv4 addresses that are mapped to IPv6.
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();
         match self.source {

@@ -70,14 +70,14 @@ impl Expiration {
         last.into_values().filter_map(of).collect()
     }
 
-    /// Returns which of the [`WARNING_DAYS`] is due; `None`: none.
+    /// Returns the element of [`WARNING_DAYS`] whose warning is due; `None`: no warning is due.
     fn warning_due(&self, now: UnixSeconds) -> Option<u64> {
         let left_s = self.end_s.saturating_sub(now.0);
         let life_s = self.end_s.saturating_sub(self.begin_s);
         WARNING_DAYS.into_iter().find(|days| left_s <= days * DAY_S && 2 * days * DAY_S <= life_s)
     }
 
-    /// Returns the warning that is due; `None`: none.
+    /// Returns the text of the warning that is due; `None`: no warning is due.
     pub(super) fn warning(&self, now: UnixSeconds) -> Option<String> {
         self.warning_due(now)?;
         let when = match self.end_s.checked_sub(now.0) {

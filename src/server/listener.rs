@@ -29,8 +29,8 @@ const MANY_REFUSALS: f64 = 1000.0;
 const REST: Duration = Duration::from_millis(5);
 
 /// How many connections are accepted between two rests, so that a worker that needs the core waits for little more than
-/// a millisecond. Above 50,000 connections a second the kernel's queue fills and drops further ones, whose clients try again
-/// after a second.
+/// a millisecond. Above 50,000 connections a second the queue fills: the kernel drops further ones, and their clients try
+/// again after a second.
 const ACCEPTED_MAX: u32 = 256;
 
 /// A source of connections: a socket or a simulated one.

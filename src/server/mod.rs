@@ -5,8 +5,8 @@
 //! and its answer into a frame. `background` has the other tasks, `store` commits durable state, and `daemon` puts all
 //! of it together with the configuration, privileges and signals.
 //!
-//! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that the
-//! same code runs with a simulated network and clock.
+//! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that the same
+//! code runs with a simulated network and clock.
 
 mod access;
 mod admission;

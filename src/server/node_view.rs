@@ -39,8 +39,7 @@ impl NodeView {
         }
     }
 
-    /// Returns how long ago this node sent the last heartbeat that etcd has confirmed; `None`: etcd has
-    /// confirmed none.
+    /// Returns how long ago this node sent the last heartbeat that etcd has confirmed; `None`: etcd has confirmed none.
     pub(super) fn heartbeat_age(&self) -> Option<Duration> {
         let fence = if self.leads() { &self.fence } else { self.relays.fence() };
         let sent = fence.deadline()?.0.checked_sub(self.renew_deadline)?;

@@ -133,8 +133,7 @@ pub(super) fn disable_core_dumps() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }
 
-/// Raises the limit on open files as far as the process may. Returns the limit in force; 0: it cannot be
-/// read.
+/// Raises the limit on open files as far as the process may. Returns the limit in force, or 0 if it cannot be read.
 pub(super) fn raise_file_limit() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {

@@ -442,7 +442,7 @@ impl Client {
 }
 
 /// The turns of one connection to run steps of long requests. Only [`steps::LONG_REQUESTS`] connections of a client have a turn
-/// at the same time, in the order in which they asked, so that other clients wait for few of them.
+/// at the same time, in the order in which they asked, so that other clients wait for few such steps.
 pub(super) struct Turns {
     of_client: PollSemaphore,
     turn: Option<OwnedSemaphorePermit>,

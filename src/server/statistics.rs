@@ -18,9 +18,9 @@ use signalbox_protocol::Opcode;
 /// A number, and where it is shown.
 pub(super) struct Figure {
     pub(super) scope: Scope,
-    /// The item of Stats; `None`: there is none.
+    /// The name of its item of Stats; `None`: Stats does not have it.
     item: Option<&'static str>,
-    /// The metric; `None`: there is none.
+    /// Its metric; `None`: `/metrics` does not have it.
     pub(super) metric: Option<Metric>,
     /// The objects of the JSON API that have it, with the key in each.
     objects: &'static [(Object, &'static str)],
@@ -34,7 +34,7 @@ pub(super) enum Scope {
     Server,
 }
 
-/// The metric of a figure. Figures whose metrics have the same name have labels.
+/// The metric of a figure. Metrics with the same name differ in their labels.
 #[derive(Clone, Copy)]
 pub(super) struct Metric {
     pub(super) name: &'static str,

@@ -2,7 +2,7 @@
 //!
 //! A line that cannot be written to the file goes to standard error, like those of the log.
 //!
-//! Invariant: clients without rights make it grow by a bounded amount per minute. Each field is short. The first
+//! Invariant: clients without rights make the log grow by a bounded amount per minute. Each field is short. The first
 //! request that a client is denied for a reason has a line; the number of those that follow is in one line per minute.
 
 use std::borrow::Cow;

@@ -201,7 +201,8 @@ fn serve(
 
 /// Waits until this node leads its cluster, and then lets its ports listen; `None`: a signal or an operator who drains
 /// the node came first. Until then, the node relays clients to the leader if it is configured to. The relayed
-/// connections are closed before this returns a term or `None`. `stopped` handles signals, and ends when one stops the daemon.
+/// connections are closed before this returns a term or `None`. `stopped` handles signals, and ends when one stops the
+/// daemon.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,

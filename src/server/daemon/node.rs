@@ -355,8 +355,8 @@ impl Node {
         self.view.fence.set(BootTime::default());
     }
 
-    /// Leaves the cluster, so that `successor` can lead at once; `None`: any node can. Waits for
-    /// that, for four request timeouts at most. No client may have a connection to this node.
+    /// Leaves the cluster, so that `successor` can lead at once; `None`: any node can. Waits until the leadership is over,
+    /// for four request timeouts at most. No client may have a connection to this node.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.stop_guard();
         // If the thread of the leadership has ended, it has reported that.

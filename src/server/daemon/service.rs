@@ -33,7 +33,8 @@ use signalbox_core::NameHasher;
 use signalbox_model::Namespace;
 use signalbox_storage::{FileStorage, Storage, StorageError};
 
-/// How long a stop waits until peers have taken their responses. The process must end within 5 s.
+/// How long a stop waits until peers have taken their responses. Further waits follow, for the disk for example, and the
+/// service manager waits for 10 s in all (`etc/signalbox.service`).
 const STOP_WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// Where declared semaphores and leased sessions are stored.

@@ -247,7 +247,7 @@ impl<N: RelayNetwork> Outgoing<N> {
     }
 
     /// Logs a failed attempt to connect to the leader. Unless the leader was reached and still leads, this also makes the
-    /// node poll etcd. Does nothing if the relay's own term is over.
+    /// node poll etcd. Does nothing if the attempt failed because the term is over.
     fn on_failed_attempt(&self, term: &RelayTerm, failed: &AttemptError) {
         let is_suspicious = match failed {
             AttemptError::TermOver => return,

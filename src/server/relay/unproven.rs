@@ -13,9 +13,8 @@ use signalbox_core::ClientKey;
 /// The most unproven connections.
 pub(super) const UNPROVEN_MAX: usize = 1024;
 
-/// The most unproven connections of a client that is not a known node. A node that may not
-/// lead and has no `cluster.bind` is not known. It can relay its clients all the same: an attempt takes little time, and
-/// is repeated if it fails.
+/// The most unproven connections of a client that is not a known node. A node that may not lead and has no `cluster.bind`
+/// is not known. It can relay its clients all the same: an attempt takes little time, and is repeated if it fails.
 pub(super) const OF_CLIENT_MAX: usize = 64;
 
 /// The unproven connections. `T` is the handle that ends one.
