@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::metrics::Count;
 use signalbox_core::MemoryLimit;
 
-/// The budget in bytes, if the configuration sets none and the memory of the machine is unknown.
+/// The budget in bytes, if the configuration sets none and the memory that the process may use is unknown.
 const UNKNOWN_MAX: u64 = 1 << 30;
 
 /// After a refusal was logged, no further ones are logged until this percentage of the budget is free again.

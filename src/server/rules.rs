@@ -13,7 +13,7 @@ use super::shares::Shares;
 use super::tls::{Tls, TlsError};
 use crate::config::{Config, TlsConfig};
 
-/// How often the server checks whether a certificate or a token expires soon.
+/// The time between two checks whether a certificate or a token expires soon.
 const CHECK_PERIOD: Duration = Duration::from_secs(600);
 
 /// The rules on how clients may connect, what they may do, and which shares they have. They exist before the `Server`

@@ -216,8 +216,9 @@ impl Drop for HandshakePermit {
     }
 }
 
-/// The pauses of one connection after requests that were refused because of a share or a right. All connections of a client share
-/// one schedule, so that refused requests over many connections cost other clients no more than over one.
+/// The pauses of one connection after requests for which its client is slowed down, such as those that were refused because of
+/// a share or a right. All connections of a client share one schedule, so that refused requests over many connections cost other
+/// clients no more than over one.
 #[derive(Debug)]
 pub(super) struct Pauses {
     usage: Arc<ClientUsage>,

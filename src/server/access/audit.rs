@@ -128,8 +128,8 @@ impl Audit {
         });
     }
 
-    /// Notes that a client is denied something. Returns whether to write a line: only for the first denial after a
-    /// minute without any. The others are counted.
+    /// Notes that a client is denied something. Returns whether to write a line: only for its first denial for this reason
+    /// after a minute without one. The others are counted.
     fn note_denial(&self, client: &Client, reason: &'static str) -> bool {
         let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);

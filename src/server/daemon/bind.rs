@@ -140,12 +140,13 @@ fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>>
     }
 }
 
-/// Whether the machine should have an address at the start.
+/// The expectation about an address that is bound.
 #[derive(Clone, Copy)]
 enum Presence {
-    /// It should. If it does not, the network may come up late, or the address is a mistake, so there is a warning.
+    /// The machine has the address. If it does not, the network may come up late, or the address is a mistake, so there is
+    /// a warning.
     Expected,
-    /// Not necessarily: a virtual address moves between machines, and is bound before it arrives.
+    /// The machine need not have the address: a virtual address moves between machines, and is bound before it arrives.
     MayComeLater,
 }
 

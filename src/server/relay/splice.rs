@@ -83,8 +83,8 @@ where
     if !has_leader_ended {
         return Ok(());
     }
-    // Like the leader itself, the relay waits for its client for a limited time. The next leader does not wait for this
-    // relay.
+    // Like the leader itself, the relay waits for its client for a limited time. The wait does not delay the next leader,
+    // because it ends with the term.
     relay.ended_by_leader();
     let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
     tokio::select! {
