@@ -49,9 +49,9 @@ pub struct Server {
     pub(super) history: History,
     /// The process's limit on open files: the limit on connections of a port that has no limit of its own.
     pub(super) files_max: usize,
-    /// Workers whose threads use nearly all of a core.
+    /// The number of workers whose threads use nearly all of a core.
     pub(super) saturated_workers: AtomicUsize,
-    /// Connections that have something to do for their peers. A stop waits for them.
+    /// The number of connections that have something to do for their peers. A stop waits for these.
     pub(super) busy: AtomicUsize,
     pub(super) closing: AtomicBool,
     /// Whether declared semaphores and leased sessions are stored.

@@ -65,8 +65,8 @@ impl Workers {
         (0..count.get()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Returns the runtime of the thread for background work, which also serves connections between the steps of that
-    /// work. A separate thread would take a core from the workers for whole time slices.
+    /// Returns the runtime for background work. Its thread also serves connections between the steps of that work. A separate
+    /// thread would take a core from the workers for whole time slices.
     pub(super) fn background(&self) -> &Handle {
         &self.0[0].runtime
     }

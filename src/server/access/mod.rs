@@ -213,7 +213,7 @@ impl Access {
             let left = expiry.map_or(CHECK_PERIOD, |at| Duration::from_secs(at - next.at.0));
             tokio::select! {
                 () = self.replaced.notified() => {}
-                // In periods, because the clock of the machine may be set.
+                // One period at most, because the clock of the machine may be set.
                 () = sleep(left.min(CHECK_PERIOD)) => {}
             }
         }

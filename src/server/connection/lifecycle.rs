@@ -269,7 +269,7 @@ async fn end_connection(
     end: &End,
 ) {
     let session = holder.id().session();
-    // First, so that no request finds this session among the peers after the ledger has forgotten it.
+    // Dropped first, so that no request finds this session among the peers after the ledger has forgotten it.
     drop(peer_entry);
     let server = admission.server();
     server.core.leave_process(holder.id(), process_end(end, client.address), server.moment());

@@ -317,7 +317,7 @@ where
     /// Encodes messages of the core into the output.
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
-        // First, because a message may show what the client may no longer see.
+        // The rights are checked first, because a message may show what the client may no longer see.
         let has_lost = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
         if has_lost && self.activity.is_streaming() {
             // The client may not see the rest of the response either.

@@ -50,7 +50,7 @@ const WORKERS_END_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the daemon until a signal stops it.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
-    // First, because a signal that arrives before this ends the process at once.
+    // Done first, because a signal that arrives earlier ends the process at once.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _entered = runtime.enter();
@@ -90,7 +90,7 @@ fn serve(
     rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
     process::disable_core_dumps()?;
-    // Read as the configured account, which reads the file again on SIGHUP.
+    // The tokens are read as the configured account, because that account reads the file again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(DaemonError::Tokens)?;
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
@@ -138,7 +138,7 @@ fn serve(
     if let Some((node, term)) = &leader {
         service.server().set_whereabouts(node.whereabouts(*term));
     }
-    // Before `service.serve`, after which other nodes forward requests.
+    // HTTP is served before `service.serve` is called, because other nodes forward requests after that.
     http.serve(service.server());
     service.serve(runtime, config, listeners, relays, http.serve_requests(), &workers)?;
     if let Some(outgoing) = outgoing {

@@ -144,7 +144,8 @@ impl Service {
     pub(super) async fn drain(&mut self, workers: &Workers) {
         let server = &self.server;
         let deadline = Instant::now() + STOP_WAIT_MAX;
-        // The turns that are waited for below are the last ones only if no new connection comes afterwards.
+        // The listeners end first: the turns that are waited for below are the last ones only if no new connection comes
+        // afterwards.
         let _ = tokio::time::timeout_at(deadline, self.tasks.shutdown()).await;
         workers.finish_turns(deadline).await;
         while server.core.shut_down(server.moment()) {

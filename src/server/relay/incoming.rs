@@ -192,7 +192,7 @@ impl<N: RelayNetwork> Incoming<N> {
         if !handshake.is_proven_by(&opening) {
             return Err(Refused::Unproven);
         }
-        // Before the verdict: a relay that was accepted must not be closed for another.
+        // Removed from the list before the verdict, because an accepted connection must not be closed for another one.
         drop(listed);
         let port = statement.port;
         let (client, is_enabled) = match port {

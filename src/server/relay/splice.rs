@@ -99,7 +99,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     L: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Ready with false when both sides have ended their output, with true when only the leader has.
+    /// Forwards in both directions. Ready when the leader has ended its output; returns whether the client has not ended its
+    /// own yet.
     fn poll(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
         let to_leader = self.poll_to_leader(relay, context)?;
         let Self { client, leader, to_client, .. } = self;

@@ -149,7 +149,7 @@ impl Handshake<'_> {
                 return Err(HandshakeError::NotByTheRelay);
             }
         }
-        // Only at the end, because `run` ends a handshake whose input is no longer counted.
+        // Dropped only at the end, because `run` ends a handshake whose input is no longer counted.
         drop(input);
         Ok(stream)
     }
