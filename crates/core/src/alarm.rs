@@ -1,6 +1,7 @@
-//! Wakes the task that processes deadlines if something comes due before the task would wake by itself.
+//! Wakes the task that processes deadlines when something is added that is due before the task would wake by itself.
 //!
-//! Invariant: if something comes due earlier than the task last asked for, the task is woken once.
+//! Invariant: after the task has said how long it sleeps, the first addition that is due earlier wakes it, and later ones
+//! do not.
 
 use std::task::Waker;
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub(crate) resources: u32,
-    /// At least `resources`; 0: the semaphore exists, with a capacity of its own.
+    /// At least `resources`, or 0 for an existing semaphore, whose own capacity is the maximum.
     pub(crate) maximum: u32,
 }
 

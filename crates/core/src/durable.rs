@@ -1,7 +1,7 @@
 //! Records: the facts that outlive the process. A store keeps them and returns them at the next start.
 //!
-//! The core lists changes in order; a store keeps the last record that was put under each key. Everything else (what
-//! connections hold, waiters, watches) ends with the process.
+//! The core lists changes in order; a store keeps the last record that was put under each key, until that key is deleted.
+//! Everything else (what connections hold, waiters, watches) ends with the process.
 //!
 //! The feature `serde` gives records the form that they have in exports.
 

@@ -52,7 +52,7 @@ pub enum HistoryEvent {
     Ended {
         /// How it ended.
         end: GrantEnd,
-        /// How long it was held, in milliseconds; if it was made before a restart, to the second.
+        /// How long it was held, in milliseconds; accurate to one second if it was made before a restart.
         held_ms: u64,
     },
 }

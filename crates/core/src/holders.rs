@@ -71,8 +71,8 @@ pub(super) struct Tracking {
     pub(super) awaited: bool,
 }
 
-/// A handle index with a tag in its highest bit: whether the rare state is not empty. Without the tag, every request on
-/// a name that once had two holders would have to read the rare state, which is one more cache line.
+/// A handle index with a tag in its highest bit, which is set if the rare state is not empty. Without the tag, every
+/// request on a name that once had two holders would have to read the rare state, which is one more cache line.
 #[derive(Clone, Copy, Debug, Default)]
 struct TaggedIndex(u32);
 

@@ -192,7 +192,7 @@ impl<T> Journal<T> {
         taken
     }
 
-    /// Returns whether everything is committed and complete.
+    /// Returns whether no change and no consequence is pending or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.units.is_empty() && self.current.is_empty()
     }

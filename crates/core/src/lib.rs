@@ -10,7 +10,7 @@
 //!
 //! Locks are acquired in one order: the ledger, the shard of the map, then the object of a name. No lock outlives the
 //! call that acquired it. Work that grows with the number of names (a Dump, the end of a session, a sweep) is a value
-//! with a `step` method, so that the caller yields between steps of bounded size.
+//! with a `step` method, so that the caller can yield between steps of bounded size.
 //!
 //! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`] can
 //! check it at any time.

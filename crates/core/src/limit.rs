@@ -89,7 +89,7 @@ impl ClientKey {
 pub struct ClientShare {
     /// The share in percent of the limit.
     pub percent: u32,
-    /// The least share, so that small limits are not divided.
+    /// The least share, as an amount of the resource, so that small limits are not divided.
     pub least: usize,
 }
 

@@ -313,7 +313,7 @@ impl ObjectRef {
         }
     }
 
-    /// The resources that grants hold, and whether the object is marked as queued.
+    /// The resources of grants and those reserved for waiters, and whether the object is marked as queued.
     pub(super) fn ledger_marks(&self) -> (u32, bool) {
         let state = lock(&self.0.state);
         (state.holders.granted(), state.holders.tracking().queued)
@@ -380,7 +380,7 @@ impl ObjectRef {
             }
     }
 
-    /// Returns whether nothing is held and no request waits.
+    /// Returns whether nothing is held, no request waits, and the name is not declared.
     pub(super) fn is_unused(&self) -> bool {
         let state = lock(&self.0.state);
         state.consumption == 0 && !state.holders.tracking().queued && state.lifecycle() == Lifecycle::Implicit
@@ -533,7 +533,7 @@ impl State {
     }
 
     /// Returns whether a claim exceeds the capacity, so that no release can make room for it unless the semaphore is
-    /// resized.
+    /// resized. `false` while a removal is not stored, although the capacity is 0: no request is refused before that.
     fn is_too_small(&self, claim: Claim) -> bool {
         self.maximum(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }
@@ -608,7 +608,7 @@ impl Hash for ObjectRef {
     }
 }
 
-/// The map is searched by the name's bytes in a request, so an object hashes and compares as its name does.
+/// Requests search the map by the bytes of a name, so an object hashes and compares as its name does.
 impl Borrow<[u8]> for ObjectRef {
     fn borrow(&self) -> &[u8] {
         self.name()

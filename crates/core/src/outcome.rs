@@ -73,7 +73,7 @@ pub enum Answer {
         /// The number of requests.
         requests: u64,
     },
-    /// The usage has dropped as far as the request waited for.
+    /// The usage has dropped to what the request waited for.
     Idle {
         /// Resources in use.
         in_use: u32,
@@ -89,8 +89,8 @@ pub struct Granted {
     pub resources: u64,
     /// For each name in the order of the request: the semaphore's capacity, or the maximum that the request gave.
     pub capacities: Box<[u32]>,
-    /// For each name in the order of the request: the slots that were taken, in ascending order. Empty where no
-    /// semaphore has numbered slots.
+    /// For each name in the order of the request: the slots that were taken, in ascending order; none if its resources
+    /// are not numbered. The whole list is empty if no semaphore of the request has numbered slots.
     pub slots: Box<[Box<[u16]>]>,
     /// The rest of the session's lease, in milliseconds from the receipt of the request; `None`: the grant lasts as
     /// long as the connection.

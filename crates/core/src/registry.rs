@@ -23,7 +23,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{DashMap, Entry};
 use signalbox_model::{Namespace, Refusal};
 
-/// The number of shards. With a million names, the handles of one shard are copied in about 70 µs. More shards would cost
+/// The number of shards. With a million names, the handles of one shard are copied in 50 to 100 µs. More shards would cost
 /// every operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
 const SHARDS: usize = 2048;
 

@@ -40,7 +40,7 @@ pub(super) struct RequestLog<R> {
     late: BTreeMap<RequestId, R>,
     /// The requests in `late` that are answered now.
     answered: BTreeSet<RequestId>,
-    /// The memory of all replies.
+    /// The memory of all replies, in bytes.
     bytes: usize,
 }
 
@@ -58,8 +58,8 @@ impl<R> Default for RequestLog<R> {
 
 impl<R: Reply> RequestLog<R> {
     /// Finds the reply to a request; `None`: the request was never seen. Calls `forget` with each reply that the client
-    /// no longer needs. A reply that is late when the floor passes it stays, until it is answered and many others have
-    /// followed.
+    /// no longer needs. A reply that is late when the floor passes it stays. Once there are more than [`REQUESTS_MAX`]
+    /// of these, the oldest one that is answered is forgotten.
     pub(super) fn find(
         &mut self,
         ids: RequestIds,

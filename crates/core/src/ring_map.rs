@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 use std::mem;
 
-/// The number of entries whose memory is not freed, so that a small map does not allocate again and again.
+/// The capacity up to which [`RingMap::shrink`] frees nothing, so that a small map does not allocate again and again.
 const SPARE_ENTRIES: usize = 64;
 
 /// A map in a ring buffer of entries that are sorted by key. Changes at the front and at the back take constant time.
-/// Other changes move up to half of the entries, so the map is meant for thousands of entries at most. Removing the
-/// last entry frees the memory. With growing keys, a tree would need twice the memory, because its nodes stay half
-/// empty.
+/// Other changes move up to half of the entries, so the map is meant for thousands of entries at most. With growing keys,
+/// a tree would need twice the memory, because its nodes stay half empty.
 #[derive(Debug)]
 pub(super) struct RingMap<K, V>(VecDeque<(K, V)>);
 

@@ -2,7 +2,7 @@
 
 use signalbox_model::UnixSeconds;
 
-/// Milliseconds since some moment in the past. They never go back: for waits and leases.
+/// Milliseconds since some moment in the past. They never decrease, so waits and leases use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MonotonicMs(pub u64);
 

@@ -13,7 +13,7 @@ use signalbox_model::{ConnectionId, Namespace, UnixSeconds};
 pub(super) struct Visit {
     /// The next shard to take.
     shard: usize,
-    /// The objects of the previous shard that are not visited yet.
+    /// The objects of the shard that was taken last that are not visited yet.
     objects: std::vec::IntoIter<ObjectRef>,
 }
 
@@ -92,8 +92,8 @@ pub struct Surveyed {
 }
 
 impl Survey {
-    /// Visits at most `names` names, or copies the handles of the next shard, and passes each name to `show`. Returns
-    /// whether there is more to do.
+    /// Copies the handles of the next shard, or passes at most `names` names of the copied shard to `show`. Returns whether
+    /// there is more to do.
     pub fn step(
         &mut self,
         core: &Core,
@@ -148,9 +148,9 @@ impl Core {
         Check { core: self, namespace, visit: Visit::default(), checked: 0 }
     }
 
-    /// Calls `show` with each name from a position to the end of its shard that begins with a prefix, and with the
-    /// position after it, until `show` returns `false`. With a holder, only names that it holds by plain Acquires are
-    /// shown. Returns the number of names of the shard; `None`: there is no such shard.
+    /// Visits the names from a position to the end of its shard. Calls `show` with each name that begins with a prefix, and
+    /// with the position after that name, until `show` returns `false`. With a holder, only names that it
+    /// holds by plain Acquires are shown. Returns the number of names of the shard; `None`: there is no such shard.
     pub fn show_names(
         &self,
         namespace: Namespace,

@@ -168,7 +168,7 @@ impl Ledger {
         if let Some(repeated) = repeated {
             return self.answer_again(session, repeated, RequestKind::Grant, call, now);
         }
-        // This refusal is not cached, because that would need memory. A repeated request may be granted.
+        // These refusals are not cached, for lack of memory or of a store. A repeated request may be granted.
         if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
         {
             return Outcome::Refused(refusal);
@@ -220,8 +220,8 @@ impl Ledger {
         place.map_or_else(|| self.next_id().map(GrantId), Ok)
     }
 
-    /// Counts a request that a connection has repeated with a place, valid or not. The last one that was announced may
-    /// end the reconnect window.
+    /// Counts a request that a connection has repeated with a place, valid or not. Ends the reconnect window if it waits
+    /// for no other session and no other repetition.
     pub(super) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         // A connection that has no session has no place either.
         let Ok(session) = self.sessions.acting(connection) else { return };

@@ -12,8 +12,8 @@ use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{ConnectionId, Idle, Limit, Namespace, Refusal};
 
 impl Core {
-    /// Waits until the usage of a name has dropped, for `wait_ms` milliseconds at most (`docs/protocol.md`,
-    /// "AwaitIdle").
+    /// Waits until no more than a level of a name is in use, or until one of its slots is free, for `wait_ms`
+    /// milliseconds at most (`docs/protocol.md`, "AwaitIdle").
     pub fn await_idle(
         &self,
         (connection, token): (ConnectionId, Token),

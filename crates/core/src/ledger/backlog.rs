@@ -128,7 +128,7 @@ impl TaskKind {
     /// Returns the budget of one step, in names of grants.
     pub(super) fn budget(self) -> usize {
         match self {
-            // The request that has queues served has already spent work on releasing or ending something.
+            // The request that runs this step has already spent work on releasing or ending something.
             Self::ServeQueue => STEP_GRANTS / 2,
             _ => STEP_GRANTS,
         }

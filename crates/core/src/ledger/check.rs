@@ -69,7 +69,8 @@ impl Ledger {
         Ok(granted)
     }
 
-    /// Checks that the objects of a namespace agree with the ledger, and that no head that fits waits (invariant 4).
+    /// Checks that the objects of a namespace agree with the ledger, and that no head of a queue waits although it fits
+    /// (invariant 4).
     fn check_names(
         &self,
         namespace: Namespace,

@@ -104,7 +104,7 @@ impl Core {
         self.ledger().journal.is_idle() && self.sysv().journal.is_idle()
     }
 
-    /// Returns whether a reply to a connection waits for the store only. It may be a reply to a request of the
+    /// Returns whether a reply to a connection waits only for the store. It may be a reply to a request of the
     /// connection's own session, or of the session that it is attached to.
     pub fn is_storing_for(&self, connection: ConnectionId, mailbox: &Arc<Mailbox>) -> bool {
         let ledger = &*self.ledger();
@@ -177,7 +177,8 @@ impl Ledger {
     }
 
     fn reply_committed(&mut self, session: SessionId, request: RequestId) {
-        // The grant of the request, or its session, ended before the commit, and the request was answered then.
+        // If no reply is pending, the grant of the request or its session ended before the commit, and the request was
+        // answered then.
         let Some(pending) = self.pending_replies.remove(&(session, request)) else { return };
         let granted = match &pending.reply {
             CachedReply::Granted(granted) => Some(granted.grant),
@@ -192,7 +193,8 @@ impl Ledger {
     }
 
     fn reply_not_committed(&mut self, session: SessionId, request: RequestId, context: LedgerContext<'_>) {
-        // The grant of the request, or its session, has ended since, and the request was answered then.
+        // If no reply is pending, the grant of the request or its session has ended since, and the request was answered
+        // then.
         let Some(mut pending) = self.pending_replies.remove(&(session, request)) else { return };
         let (grant, refusal) = match &pending.reply {
             CachedReply::Granted(granted) => (Some(granted.grant), Some(Refusal::NotStored)),

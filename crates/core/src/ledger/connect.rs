@@ -96,8 +96,8 @@ impl Core {
         ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
     }
 
-    /// Adds a connection, until [`Self::leave`] ends it. It may request grants, and receives late answers through its
-    /// mailbox. `label`, if there is one, names it in listings.
+    /// Adds a connection; [`Self::leave`] ends it. It may request grants, and receives late answers through its mailbox.
+    /// `label`, if there is one, names it in listings. A connection that was added before only gets the label.
     pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         self.ledger().sessions.join(connection, label, mailbox);
     }
@@ -311,7 +311,7 @@ impl Ledger {
                 self.counts.limited += 1;
                 return Err(refusal);
             };
-            // The session may have cached a reply since, or be ending already.
+            // Since it was noted as unused, the session may have cached a reply, or begun to end.
             if self.sessions.existing(unused).is_unused() {
                 self.counts.expired_sessions += 1;
                 self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);

@@ -76,7 +76,7 @@ impl DeclarationRecord {
         }
     }
 
-    /// Changes the capacity. Fails with [`Refusal::OutOfRange`].
+    /// Changes the capacity. Fails with [`Refusal::OutOfRange`] if the semaphore cannot have the new one.
     pub(super) fn resize(&mut self, how: Resizing) -> Result<(), Refusal> {
         let capacity = match how {
             Resizing::To(capacity) => Some(capacity),
@@ -88,7 +88,8 @@ impl DeclarationRecord {
         Ok(())
     }
 
-    /// Changes what is out of service. Fails with [`Refusal::NoSuchSlot`].
+    /// Pauses or resumes the semaphore, or takes a slot out of service or puts it back. Fails with
+    /// [`Refusal::NoSuchSlot`].
     pub(super) fn change_service(&mut self, how: ServiceChange) -> Result<(), Refusal> {
         match how {
             ServiceChange::Pause => self.service.paused = true,

@@ -328,6 +328,8 @@ impl Ledger {
             self.slots.set_numbered(object, after.numbered);
             match was_numbered {
                 None => {
+                    // A semaphore that is held or waited for keeps its present capacity until the change is committed, unless
+                    // its slots become numbered.
                     let is_unused = object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0;
                     let capacity = object.capacity().filter(|_| !is_unused && !after.numbered);
                     object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()), Withheld::NOTHING);
@@ -360,7 +362,7 @@ impl Ledger {
     }
 
     /// Applies a committed change, unless the configuration has changed the semaphore since. In that case, a removal
-    /// concerns only the sessions that held the semaphore or waited for it.
+    /// still refuses the waiters from before it, and evicts the holders if it was requested to.
     pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,

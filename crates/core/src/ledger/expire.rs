@@ -10,14 +10,14 @@ use signalbox_model::{EventKind, GrantId, Notice, Refusal, SessionId};
 
 impl Core {
     /// Runs a step that ends what is due: waits, leases and grace periods. Returns whether there is more to do at once.
-    /// The server calls this whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
-    /// counts as time in which the server could receive nothing, and extends every lease.
+    /// The server calls this whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a pause of
+    /// three times that or more counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
         // Not `||`: both run a step.
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
-    /// Returns when something is due next. `sleeper` is woken once if something comes due earlier.
+    /// Returns when something is due next. `sleeper` is woken once if something is added that is due earlier.
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
         let due = {
             let ledger = &mut *self.ledger();
@@ -73,7 +73,7 @@ impl Ledger {
         while work < STEP_GRANTS
             && let Some((deadline, session)) = self.sessions.first_due(now)
         {
-            // The lease was renewed since.
+            // The session ends later, because its lease was renewed or extended since.
             if let Some(end) = self.sessions.end_of(session).filter(|end| *end > deadline) {
                 self.sessions.set_deadline(session, end);
                 work += 1;

@@ -162,7 +162,7 @@ enum Phase {
 pub(super) struct Waiting {
     /// When it stops waiting.
     pub(super) until: MonotonicMs,
-    /// When the request or its last repetition was received: the client counts its lease from then.
+    /// When the request or its last repetition was received: the remaining lease time in the answer counts from then.
     pub(super) received: MonotonicMs,
     /// Where the answer goes. `None` while the session has no connection, or until the request has its first answer.
     pub(super) reply_to: Option<ReplyTo>,
@@ -482,7 +482,7 @@ impl Grants {
         waiting
     }
 
-    /// Gives a held grant that was not revoked another id.
+    /// Changes the id of a held grant, which must not be revoked.
     pub(super) fn renumber(&mut self, from: GrantId, to: GrantId) {
         let Some(grant) = self.all.remove(&from) else { unknown(from) };
         self.all.insert(to, grant);

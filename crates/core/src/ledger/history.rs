@@ -38,7 +38,7 @@ impl Ledger {
         self.history.as_ref().map_or_else(|| context.now.into(), History::now_ms)
     }
 
-    /// Records that a grant was made, once.
+    /// Records that a grant was made, unless that is recorded already.
     pub(super) fn record_grant(&mut self, id: GrantId) {
         let Some(mut history) = self.history.take() else { return };
         if let Some(waited_ms) = self.grants.existing_mut(id).take_unrecorded_wait_ms() {

@@ -90,7 +90,7 @@ pub enum KeyedState {
     Held {
         /// The fencing token.
         grant: GrantId,
-        /// The slots of each name, in the order of the request.
+        /// The slots of each name, in the order of the request; empty if no semaphore has numbered slots.
         slots: Box<[Box<[u16]>]>,
         /// Whether the caller is the first to learn of the grant.
         is_new: bool,
@@ -171,7 +171,8 @@ impl Core {
                 return Ok(());
             }
         };
-        // After a restart, and when the store works again, the client repeats the request with its place.
+        // After a restart, and when the store works again, the client repeats the request with its place. So a stored
+        // lease stays.
         let will_be_repeated = refusal == Refusal::ShuttingDown || ledger.keyed_request(session).is_none();
         if !will_be_repeated || !ledger.sessions.existing(session).is_stored() {
             ledger.end_keyed(session, now.monotonic, context);
@@ -270,8 +271,8 @@ impl Core {
             return Outcome::Refused(Refusal::NoSuchSession);
         };
         let grant = ledger.sessions.existing(session).grants_newest_first().next();
-        // Before the attachment, so that a refused release does not take the lease from the connection whose request waits for
-        // it.
+        // Checked before the attachment: a refused release must not take the lease from the connection whose request
+        // waits.
         if is_done
             && let Some(held) = grant.filter(|id| !ledger.grants.existing(*id).is_waiting())
             && let Err(refusal) = ledger.set_done(held)

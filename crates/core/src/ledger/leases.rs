@@ -9,7 +9,7 @@ pub const TICK_MS: u64 = 1000;
 /// The shortest time between two such checks that counts as a suspension of the server, in milliseconds.
 const GAP_MS: u64 = 3 * TICK_MS;
 
-/// The number of gaps that are remembered. A lease that was not renewed since the first of them has expired in any case.
+/// The number of gaps that are remembered. An older gap no longer extends a lease, even if the lease was not renewed since.
 const GAPS_MAX: usize = 64;
 
 /// The lease of a session. Its connection shares it, so that a renewal takes no lock.

@@ -185,7 +185,7 @@ impl Places {
         self.has_repeated
     }
 
-    /// Returns a hash of a text that only servers with this store can compute; `None`: there is no key.
+    /// Returns the keyed hash of a text. Only servers with this store can compute it. `None`: there is no key.
     pub(super) fn keyed_hash(&self, purpose: Purpose, text: &[u8]) -> Option<[u8; 16]> {
         let mut hasher = SipHasher24::new_with_key(&self.key?.0);
         hasher.write(&[purpose as u8]);

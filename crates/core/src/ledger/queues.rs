@@ -19,7 +19,8 @@ pub(super) struct Queues {
     heads: BTreeSet<Head>,
 }
 
-/// The first waiter of a queue, and the address of the object. In the order of ids, the longest wait comes first.
+/// The first waiter of a queue, and the address of the object. Heads are in the order of ids, so the longest wait mostly
+/// comes first.
 pub(super) type Head = (GrantId, Namespace, usize);
 
 #[derive(Debug)]
@@ -106,12 +107,13 @@ impl Queues {
     }
 
     /// The first waiter for a name whose work is done.
+    /// The work is that of the waiter's single flight.
     pub(super) fn first_done(&self, namespace: Namespace, object: &ObjectRef) -> Option<GrantId> {
         let entry = self.entry(namespace, object)?;
         entry.shared.first().copied().filter(|id| *id <= entry.done_up_to)
     }
 
-    /// Returns whether the work of a waiter for a name is done.
+    /// Returns whether the work of a waiter's single flight for a name is done.
     pub(super) fn is_done(&self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
         self.entry(namespace, object)
             .is_some_and(|entry| id <= entry.done_up_to && entry.shared.contains(&id))
@@ -178,7 +180,7 @@ impl Queues {
         self.names[namespace as usize].values().map(|entry| &entry.object)
     }
 
-    /// The names with waiters after this head, the longest wait first.
+    /// The names with waiters after this head, in the order of their heads.
     pub(super) fn waited_for(&self, after: Option<Head>) -> impl Iterator<Item = (Head, &ObjectRef)> {
         let heads = self.heads.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         heads.filter_map(|head| Some((*head, &self.names[head.1 as usize].get(&head.2)?.object)))

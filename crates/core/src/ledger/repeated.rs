@@ -10,7 +10,8 @@ use crate::time::{Due, MonotonicMs};
 use signalbox_model::{GrantId, Place, PlaceProof, Refusal, SessionId};
 
 impl Ledger {
-    /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
+    /// The place of a request that waits, for its client; `None`: the request does not wait, or its place would not survive a
+    /// restart.
     pub(super) fn place(&self, call: Call) -> Option<Place> {
         let session = self.sessions.acting(call.connection).ok()?;
         self.place_of(session, self.sessions.existing(session).log().waiting(call.ids.own)?)
@@ -36,7 +37,7 @@ impl Ledger {
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
             && self.place_proof(id, grant).is_some_and(|own| own == proof);
-        // A place belongs to one waiter. If a semaphore was removed since, that has ended the wait for it.
+        // A place belongs to one waiter. If the semaphore was removed since, the removal has ended the wait.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
         if place.is_some() {
@@ -70,7 +71,7 @@ impl Ledger {
         }
     }
 
-    /// Ends the window when every session is back. Returns whether it did.
+    /// Ends the window if every session is back. Returns whether it did.
     pub(super) fn end_window_if_complete(&mut self) -> bool {
         let is_complete = self.places.is_complete();
         if is_complete {

@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Begins to serve what was restored at the time `restored`: leases and the reconnect window start now, the rest of
-    /// grace periods remains, and removals continue.
+    /// the grace periods of revocations remains, and removals continue, with grace periods that start again.
     pub fn begin_serving(&self, restored: MonotonicMs, now: Moment) {
         let late_ms = restored.age_ms(now.monotonic);
         self.sysv().begin_serving(late_ms);

@@ -130,7 +130,7 @@ impl Ledger {
         slots_left: usize,
         context: LedgerContext<'_>,
     ) -> Result<Granting, Refusal> {
-        // Before the checks of the queue: this refusal does not depend on it.
+        // Checked before the queue, because this refusal does not depend on the queue.
         if let Some(refusal) = self.lasting_refusal(object, claim, slot) {
             return Err(refusal);
         }
@@ -421,7 +421,7 @@ impl Ledger {
             self.release_part(id, part, context);
             self.publish_part(id, grant.session, part, EventKind::Left);
         }
-        // A waiter that is refused before its next name has an object is in no queue.
+        // A waiter whose next name has no object yet is in no queue.
         if let Some(part) = grant.awaited()
             && let Some((namespace, object)) = part.object()
         {

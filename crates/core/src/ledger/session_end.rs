@@ -11,7 +11,7 @@ use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
 /// The work of ending a session, besides its grants. Work is counted in names: releasing a grant of one name is 1.
 const SESSION_WORK: usize = 2;
 
-/// The number of cached replies that are dropped for 1 of work.
+/// Dropping this many cached replies is 1 of work.
 const REPLIES_OF_WORK: usize = 16;
 
 impl Ledger {
@@ -59,8 +59,8 @@ impl Ledger {
         false
     }
 
-    /// The next step of the end of a session: its newest grants and waiters, and the work of the step, which includes everything
-    /// that is dropped with the session.
+    /// The next step of the end of a session: its newest grants and waiters, and the work of the step. In the last step, the
+    /// work includes what is dropped with the session.
     pub(super) fn next_end_step(&self, session: SessionId) -> (Vec<GrantId>, usize) {
         let state = self.sessions.existing(session);
         let (mut grants, mut work) = (Vec::new(), SESSION_WORK);

@@ -206,8 +206,8 @@ impl Sessions {
         end
     }
 
-    /// Removes a session that has nothing left. A connection that was attached loses it; one that ends must have left the
-    /// session that it was attached to.
+    /// Removes a session that has nothing left. If it is leased, the connection that is attached to it loses it. If it is the
+    /// session of a connection, the connection must be detached.
     pub(super) fn remove(&mut self, session: SessionId) {
         let Some(state) = self.all.remove(&session) else { return };
         if let Some(deadline) = state.deadline {
@@ -458,7 +458,8 @@ impl Sessions {
         }
     }
 
-    /// The remaining time of a session's lease at this time, in milliseconds; `None`: it has no lease.
+    /// The milliseconds from this time until a session's lease expires or its grace period ends, whichever is earlier;
+    /// `None`: it has no lease.
     pub(super) fn ttl_left_ms(&self, session: SessionId, from: MonotonicMs) -> Option<u32> {
         let state = self.get(session)?;
         let expiry = self.gaps.expiry(state.lease()?.1);

@@ -94,8 +94,8 @@ impl SlotTables {
         }
     }
 
-    /// Gives a grant the slots that it had before the process started. `None`: another grant has one of them, this grant
-    /// has some already, or the semaphore has no slots.
+    /// Gives a grant the slots that it had before the process started. `None`: they are not in ascending order, another
+    /// grant has one of them, this grant has some already, or the semaphore has no slots.
     pub(super) fn restore(&mut self, object: &ObjectRef, grant: GrantId, numbers: &[u16]) -> Option<()> {
         self.0.get_mut(&object.address())?.restore(grant, numbers)
     }

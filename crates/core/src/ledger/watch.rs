@@ -55,8 +55,8 @@ impl Core {
         Ok(WatchSnapshot { connection, token, namespace, visit: Visit::default() })
     }
 
-    /// Shows at most `names` names to a watch that begins. Returns whether there is more to do. While the reader has no
-    /// room, nothing is done.
+    /// Shows at most `names` names to a watch that begins, and [`EventKind::Live`] after the last one. Returns whether there
+    /// is more to do. While the reader has no room, nothing is done.
     pub fn show(&self, snapshot: &mut WatchSnapshot, names: usize) -> bool {
         let registry = self.registry(snapshot.namespace);
         for _ in 0..names {
@@ -144,7 +144,7 @@ impl Ledger {
     }
 }
 
-/// The number of watches that are informed for the work of one name of a grant.
+/// Informing this many watches is as much work as one name of a grant.
 const WATCHES_OF_WORK: usize = 8;
 
 impl Ledger {

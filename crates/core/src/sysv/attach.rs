@@ -75,8 +75,8 @@ impl Core {
         Ok(found.record.ttl_ms)
     }
 
-    /// Lets the process of a connection live on for this time, in milliseconds, after its connections are closed: it is
-    /// about to replace its program (exec).
+    /// Lets the process of a connection live on for this time, in milliseconds and at most its time to live, after its
+    /// connections are closed: it is about to replace its program (exec).
     pub fn keep_process(&self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
         let sysv = &mut *self.sysv();
         let (process, _) = sysv.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;

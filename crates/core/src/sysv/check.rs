@@ -26,7 +26,7 @@ impl SetCheck {
         self.checked
     }
 
-    /// The violations, one sentence for each set that has one.
+    /// The violations, one sentence for each set with a violation.
     pub fn failures(&self) -> &[String] {
         &self.failures
     }
@@ -95,7 +95,7 @@ impl Sysv {
             }
             let (waits_for, need) = waiter.waits_for();
             let is_possible = match waits_for {
-                // In the order of arrival, a call that is possible may have to wait for earlier ones.
+                // In a set that keeps the order of arrival, a call that is possible may have to wait for earlier ones.
                 WaitsFor::Growth(_) if set.order == Order::Fifo => false,
                 WaitsFor::Growth(number) => set.values.value(number) >= need,
                 WaitsFor::Value(number, _) | WaitsFor::Zero(number) | WaitsFor::ManyZero(number) => {

@@ -65,8 +65,8 @@ pub struct SemaphoreRecord {
     pub value: u16,
     /// The process that operated on it last, by its number on its machine.
     pub pid: u32,
-    /// The number of the last clearance (SETVAL or SETALL) of this semaphore. Its adjustments in records with fewer
-    /// clearances than that were cleared, so they count as 0.
+    /// The number of the last clearance (SETVAL or SETALL) of this semaphore. In records of adjustments with a lower number
+    /// of clearances, the adjustment of this semaphore counts as 0.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub cleared: u64,
 }

@@ -32,9 +32,9 @@ impl Core {
 }
 
 impl Sysv {
-    /// Detaches a connection that has ended. If it was the last one of its process, the process ends: at once if the
-    /// connection was closed, after its time to live if the connection was lost, and after the announced time if it
-    /// replaces its program.
+    /// Detaches a connection that has ended. If it was the last one of its process, the process ends. If the
+    /// connection was closed, it ends at once, or after the announced time if it replaces its program. If the connection
+    /// was lost, it ends after its time to live.
     pub(crate) fn disconnected(&mut self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
         let Some(process) = self.forget_connection(connection) else { return };
         let Some(left) = self.processes.get(process).filter(|left| !left.is_connected()) else { return };
@@ -149,7 +149,8 @@ impl Sysv {
         timeout.into_iter().chain(end).min().map(Due::At)
     }
 
-    /// Returns when something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
+    /// Returns when something is due next, if ever. The alarm wakes `sleeper` if something is added that is due
+    /// earlier.
     pub(crate) fn next_due(&mut self, sleeper: &Waker) -> Option<Due> {
         let due = self.next_deadline();
         self.alarm.set(due, sleeper.clone());

@@ -26,9 +26,9 @@
 //! | `listing` | listings for administrators |
 //! | `check` | the invariants, for tests |
 //!
-//! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no call waits whose operations could be performed;
-//! a process that has a connection does not end; a waiting call belongs to a process that has not ended; a result that
-//! depends on a durable set is sent only when everything that was changed before is stored.
+//! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; a call waits only while its operations cannot be
+//! performed; a process that has a connection does not end; a waiting call belongs to a process that has not
+//! ended; a result that depends on a durable set is sent only when everything that was changed before is stored.
 
 mod answers;
 mod attach;

@@ -193,8 +193,8 @@ impl Set {
         completion
     }
 
-    /// Begins to complete the calls that waited for a call that has left. Only in the order of arrival do calls wait for
-    /// others.
+    /// Begins to complete the calls that waited for a call that has left. Calls wait for others only in a set that keeps
+    /// the order of arrival.
     pub(super) fn completion_after_leaving(&self, left: &[Operation]) -> Completion {
         let mut completion = Completion::default();
         if self.order == Order::Fifo {
@@ -269,7 +269,7 @@ impl Set {
 
 /// The waiting calls to retry after a change: first those that wait for 0, then those that alter values, in their
 /// order. The calls with several operations that wait for 0 are all retried after a change that left a 0, as in the
-/// kernel, but only when the next call may raise a value, or none is left. A completed call can make earlier ones
+/// kernel, but only when the next call may raise a value, or no call is left. A completed call can make earlier ones
 /// possible: those that wait for a value that it raised, or for a 0 that it made. Each of these queues is followed as
 /// long as there is enough for its next call, so that the work does not grow with the square of the number of waiting
 /// calls.
@@ -298,7 +298,7 @@ impl Completion {
                 self.zero.extend(set.waiters.many_zero());
             } else if let Some((waiter_id, queue)) = self.next.pop_first() {
                 let completed = set.retry(waiter_id, now);
-                // In the order of arrival, the others that take from the semaphore wait for this call.
+                // In a set that keeps the order of arrival, the others that take from the semaphore wait for this call.
                 let is_over =
                     |queue: &WaitsFor| set.order == Order::Fifo && matches!(queue, WaitsFor::Growth(_));
                 self.next.extend(
@@ -327,7 +327,8 @@ impl Completion {
         self.next.extend(waiters.many_alter().map(|waiter_id| (waiter_id, None)));
     }
 
-    /// Adds the first calls that waited for a call with these operations, in the order of arrival.
+    /// Adds the first call that takes from each semaphore of these operations, which belong to a call that has left: the
+    /// set keeps the order of arrival, so they may have waited for that call.
     fn add_first_takers(&mut self, set: &Set, left: &[Operation]) {
         let first = left.iter().filter_map(|operation| set.waiters.first_taker(operation.number));
         self.next.extend(first.map(|waiter_id| (waiter_id, None)));

@@ -114,12 +114,12 @@ impl Rules {
         Self(rules)
     }
 
-    /// The order of a new set.
+    /// The order of a new set with this key: that of the first rule that sets one.
     pub(super) fn order_of(&self, key: i32) -> Order {
         self.of(key).find_map(|rule| rule.order).unwrap_or_default()
     }
 
-    /// Returns whether a new set is durable.
+    /// Returns whether a rule makes new sets with this key durable, if there is a store.
     pub(super) fn is_durable(&self, key: i32) -> bool {
         self.of(key).any(|rule| rule.is_durable)
     }

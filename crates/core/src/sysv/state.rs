@@ -27,7 +27,7 @@ pub struct SysvLimits {
     pub waiters_max: usize,
     /// Once it is used up, no process, set, waiting call or adjustment is added.
     pub memory: MemoryLimit,
-    /// How much of the processes, and of the calls that wait for a set, one client may have.
+    /// How much of the processes, of the calls that wait for a set and of the memory one client may have.
     pub client_share: ClientShare,
 }
 

@@ -59,8 +59,8 @@ impl Sysv {
     }
 }
 
-/// Records. Each method that stores or deletes does nothing for a set that is not durable, or for a process that has used
-/// no durable set.
+/// Records. `store_set`, `store_adjustments` and `store_undone` do nothing for a set that is not durable, and `forget_stored`
+/// does nothing for a process that has used no durable set.
 impl Sysv {
     /// Returns whether a new set with this key is durable.
     pub(super) fn makes_durable(&self, key: i32) -> bool {
@@ -155,7 +155,7 @@ impl Sysv {
         self.journal.add(Change::Put(Record::Sysv(record)));
     }
 
-    /// Deletes a record that belongs to no other change.
+    /// Deletes a record that belongs to no other change, so that the unit may end after it.
     pub(super) fn delete_alone(&mut self, key: SysvKey) {
         self.delete(key);
         if self.journal.is_unit_large() {

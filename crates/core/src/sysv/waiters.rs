@@ -42,8 +42,8 @@ pub(super) struct Waiter {
 /// The queue of a call: the condition that it waited for when it was last tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WaitsFor {
-    /// The value of a semaphore, by its number, is as high as the call needs; in the order of arrival also: earlier
-    /// calls have left.
+    /// The value of a semaphore, by its number, is as high as the call needs. In a set that keeps the order of arrival,
+    /// earlier calls that take from the semaphore must also have left.
     Growth(u16),
     /// A semaphore has this value, which earlier operations of the call change to the 0 that the blocking one needs.
     Value(u16, u16),
@@ -88,7 +88,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiter {
-    /// The lists that it is in; some may occur twice.
+    /// The lists that it is in; some may occur more than once.
     fn lists(&self) -> impl Iterator<Item = List> {
         let several = if alters(&self.operations) { List::ManyAlter } else { List::ManyZero };
         let several = (self.operations.len() > 1).then_some(several);
@@ -106,7 +106,7 @@ impl Waiter {
         &self.operations[self.blocking]
     }
 
-    /// The change that it waits for, and the value that the semaphore must then have.
+    /// The condition that it waits for, and the value that the semaphore must then have; for [`WaitsFor::Growth`], at least.
     pub(super) fn waits_for(&self) -> (WaitsFor, u16) {
         let Operation { number, change, .. } = *self.blocked_by();
         if !alters(&self.operations) {
@@ -239,7 +239,7 @@ impl Waiters {
         self.in_list(List::ManyAlter)
     }
 
-    /// The semaphores with calls that wait for a higher value; some may occur twice.
+    /// The semaphores with calls that wait for a higher value; some may occur more than once.
     pub(super) fn grow(&self) -> impl Iterator<Item = u16> {
         let blocks = self.least.range((WaitsFor::Growth(0), 0)..=(WaitsFor::Growth(u16::MAX), u64::MAX));
         blocks.filter_map(
