@@ -35,7 +35,8 @@ pub(super) struct Clients<I>(BTreeMap<ClientKey, Usage<I>>);
 #[derive(Debug)]
 struct Usage<I> {
     counts: Counts,
-    /// Its sessions that may end to make room for new ones of the same client. Some may have been used again since.
+    /// Its sessions that may end to make room for new ones of the same client. Some may have been used again since they were
+    /// added.
     unused: BTreeSet<I>,
 }
 
@@ -94,7 +95,7 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// Takes the oldest unused session of a client.
+    /// Takes the oldest session of a client that was added as unused. It may have been used again since.
     pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<I> {
         self.0.get_mut(&client?)?.unused.pop_first()
     }
@@ -104,7 +105,7 @@ impl<I: Ord + Copy> Clients<I> {
         self.0.iter().flat_map(|(client, usage)| usage.unused.iter().map(|session| (*client, *session)))
     }
 
-    /// Compares the counts with the sums of `all`, which has everything that clients have.
+    /// Fails with a description if the counts are not the sums of `all`, which has the counts of each session or process.
     pub(super) fn check(&self, all: impl Iterator<Item = (Option<ClientKey>, Counts)>) -> Result<(), String> {
         let mut expected = BTreeMap::<_, Counts>::new();
         for (client, counts) in all.filter(|(_, counts)| *counts != Counts::default()) {

@@ -1,7 +1,7 @@
 //! Messages for a connection that are not the direct answer to a request: late answers, events and notices.
 //!
 //! A mailbox takes a bounded number of events; a slow reader learns how many events it missed. It takes every answer and
-//! notice, as there are no more of them than the connection caused.
+//! notice, because what the connection requested and holds bounds their number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The length of the longest name that is stored inside the object, in bytes. With its own length, such a name needs as
-/// much space as a boxed slice and the enum's tag.
+/// The length of the longest name that is stored inside the object, in bytes. With a byte for its length, such a name needs
+/// as much space as a boxed slice and the enum's tag.
 const INLINE_BYTES_MAX: usize = 22;
 
 /// One to 65,535 arbitrary bytes. A newtype so that a name is never mistaken for other bytes.

@@ -251,7 +251,7 @@ impl Registry {
         }
     }
 
-    /// Sets whether there is any watch, so that names created from now on go through the ledger.
+    /// Sets whether there is any watch. While there is, plain operations on names that are created go through the ledger.
     pub(super) fn set_watched(&self, is_watched: bool) {
         self.is_watched.store(is_watched, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! The two kinds of time that the rules use (invariant 8 of `docs/design.md`). The core never reads a clock.
+//! The two kinds of time that the rules use (invariant 8 of `docs/design.md`). The core never reads a clock,
+//! except the one that the server gives to the history of grants.
 
 use signalbox_model::UnixSeconds;
 

@@ -13,7 +13,7 @@ use signalbox_model::{ConnectionId, Namespace, UnixSeconds};
 pub(super) struct Visit {
     /// The next shard to take.
     shard: usize,
-    /// The objects of the shard that was taken last that are not visited yet.
+    /// The objects that are not visited yet, of the shard that was taken last.
     objects: std::vec::IntoIter<ObjectRef>,
 }
 

@@ -168,7 +168,7 @@ impl Ledger {
         if let Some(repeated) = repeated {
             return self.answer_again(session, repeated, RequestKind::Grant, call, now);
         }
-        // These refusals are not cached, for lack of memory or of a store. A repeated request may be granted.
+        // These refusals are not cached, because memory is scarce or the store fails. A repeated request may be granted.
         if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
         {
             return Outcome::Refused(refusal);

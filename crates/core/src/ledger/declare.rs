@@ -217,8 +217,8 @@ impl Ledger {
         Ok(objects)
     }
 
-    /// Finds or creates the object of a name that will be declared. The object counts as declared from now on, because a
-    /// sweep may collect unused objects at any moment.
+    /// Finds or creates the object of a name that will be declared. The object counts as declared from now on, so that no
+    /// sweep collects it before it is declared.
     fn object_to_declare(
         &self,
         declare: &Declaration<'_>,
@@ -362,7 +362,7 @@ impl Ledger {
     }
 
     /// Applies a committed change, unless the configuration has changed the semaphore since. In that case, a removal
-    /// still refuses the waiters from before it, and evicts the holders if it was requested to.
+    /// still refuses earlier waiters, and evicts earlier holders if that was requested.
     pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,

@@ -28,7 +28,7 @@ impl Core {
         due.into_iter().chain(self.sysv().next_due(sleeper)).min()
     }
 
-    /// Tells all clients that said Hello that another node of the cluster is going to lead.
+    /// Tells all clients that have sent a Hello that another node of the cluster is going to lead.
     pub fn announce_move(&self) {
         self.ledger().announce(Notice::Moved(()));
     }
@@ -49,7 +49,7 @@ impl Ledger {
         self.time_out_idle_waits(now);
         self.expire_sessions(now, context);
         self.run_backlog(context);
-        // Evictions are left out: the server runs their steps by `Core::evict`, in turn with these.
+        // Evictions and revocations of clients are left out: the server runs their steps by `Core::evict`, in turn with these.
         self.backlog.has_any_of(&TIMELESS_KINDS) || self.next_timeout().is_some_and(|due| due <= Due::At(now))
     }
 
@@ -109,7 +109,7 @@ impl Ledger {
         deadlines.map(Due::At).chain(self.idle_waiters.due()).min()
     }
 
-    /// Sends a notice to all connections.
+    /// Sends a notice to all connections that have joined.
     fn announce(&self, notice: Notice<MonotonicMs>) {
         let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
         for (session, _) in connections {

@@ -80,8 +80,8 @@ impl Ledger {
         (grants, work + dropped.min(STEP_GRANTS))
     }
 
-    /// Deletes the record of a leased session that has nothing left. The client that closed it is answered when the
-    /// deletion is committed.
+    /// Deletes the record of a leased session that has nothing left, and those of its answers. Refuses requests whose answers
+    /// wait for the store. The client that closed the session is answered when the deletion is committed.
     fn forget_leased(&mut self, session: SessionId, refusal: Refusal) {
         if !self.is_durable(session) || !self.sessions.existing(session).is_stored() {
             return;
@@ -120,7 +120,7 @@ impl Ledger {
 
     /// Detaches a connection from its leased session, if it is attached. The session's waiting requests keep their
     /// places, but the connection gets the refusal for each of them now, and will not get their answers. `None`: the
-    /// connection has ended.
+    /// connection has ended, and gets nothing.
     pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
         let Some(session) = self.sessions.detach(connection) else { return };
         self.disconnect_pending_replies(session, refusal);

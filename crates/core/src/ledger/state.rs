@@ -1,5 +1,5 @@
-//! The state of the ledger, its limits and its statistics, and the checks that most operations begin with: whether
-//! something may begin or be stored now. Also allocates ids.
+//! The state of the ledger, its limits and its statistics, the allocation of ids, and the checks that most operations begin
+//! with: whether something may begin or be stored now.
 
 use std::collections::BTreeMap;
 
@@ -248,7 +248,7 @@ impl Core {
         LedgerContext { registries: self.registries(), interval: self.interval(now), now }
     }
 
-    /// Sets the limits of sessions, grants, queues and watches. Lowering a limit ends nothing.
+    /// Sets the limits of the ledger. Lowering a limit ends nothing.
     pub fn set_ledger_limits(&self, limits: LedgerLimits) {
         self.ledger().limits = limits;
     }

@@ -1,4 +1,4 @@
-//! The facts about semaphore sets that outlive the process, as records (`super::super::durable`).
+//! The facts about semaphore sets that outlive the process, as records (`crate::durable`).
 //!
 //! A durable set has a record, and so does each process that has used one. The adjustments of a set that belong to one
 //! process are a record of their own, so that a call writes no more than the set, its own adjustments and its result.

@@ -89,7 +89,7 @@ impl Core {
 }
 
 impl Sysv {
-    /// The next processes after one, as sessions; none at the end.
+    /// The next processes of a listing, after this one, as sessions; none at its end.
     pub(crate) fn list_processes(
         &self,
         after: Option<ProcessId>,

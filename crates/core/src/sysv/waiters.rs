@@ -106,7 +106,8 @@ impl Waiter {
         &self.operations[self.blocking]
     }
 
-    /// The condition that it waits for, and the value that the semaphore must then have; for [`WaitsFor::Growth`], at least.
+    /// The condition that it waits for, and the value that the semaphore must have for it: at least this value for
+    /// [`WaitsFor::Growth`], exactly this value otherwise.
     pub(super) fn waits_for(&self) -> (WaitsFor, u16) {
         let Operation { number, change, .. } = *self.blocked_by();
         if !alters(&self.operations) {
