@@ -99,13 +99,13 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     printed?.map_err(|error| Failure::unwritten(&error, consequences))
 }
 
-/// Prints in a separate thread, because writing to a full pipe blocks until its reader reads.
+/// Prints in a separate thread, so that a signal can end the wait: writing to a full pipe blocks until its reader reads.
 async fn print(text: String) -> io::Result<()> {
     let (sender, printed) = oneshot::channel();
     thread::Builder::new().spawn(move || {
         messages::ignore_signals_of_writes();
         let mut out = io::stdout();
-        // Fails if a signal has ended the wait.
+        // Sending fails if a signal has ended the wait.
         let _ = sender.send(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     })?;
     printed.await.expect("the thread sends the result before it ends")

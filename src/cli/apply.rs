@@ -90,7 +90,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     let direct = server.direct().await?;
     let present = below(server, &direct, &prefix).await?;
     let wanted: Vec<_> = declare.iter().map(DeclareConfig::declaration).collect();
-    // A file cannot contain names that are not UTF-8, so they stay as they are.
+    // A file cannot contain names that are not UTF-8, so semaphores with such names stay as they are, even with --prune.
     let present = present.iter().filter(|entry| str::from_utf8(&entry.name).is_ok());
     let steps = steps(&wanted, present.map(DeclaredEntry::borrowed), prune.then_some(removal));
     let mut out = BufWriter::new(io::stdout().lock());
@@ -158,7 +158,7 @@ async fn execute(
     }
 }
 
-/// Returns why the server refused a request. Fails with an error that is not a refusal.
+/// Returns why the server refused a request. Fails if the error is not a refusal.
 fn refusal(error: Error) -> Result<Obstacle, Failure> {
     let Some(status) = error.status() else { return Err(error.into()) };
     Ok(match status {

@@ -27,7 +27,7 @@ const UNITS: &[&str] = &[
 const WITHOUT_SERVER: [&str; 9] =
     ["serve", "check-config", "history", "cluster", "data", "token", "completions", "complete-names", "man"];
 
-/// Subcommands that depend on the kind of a name, or on the port that it selects.
+/// Subcommands that depend on the kind of a name, or on the port that the kind selects.
 const WITH_KIND: &str = "run acquire status list watch top ping await-idle revoke get dump stats bench";
 
 /// Subcommands that cannot print JSON.
@@ -96,7 +96,7 @@ impl Common {
 }
 
 /// Defines the common options for each subcommand. The short help of a subcommand omits them, since the program's help
-/// has them; its long help omits those that the subcommand does not use.
+/// has them. The long help of a subcommand omits those that it does not use.
 pub(super) fn with_common(program: Command) -> Command {
     let options: Vec<_> = program.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
     with_options(program, &options, "")

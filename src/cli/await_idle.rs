@@ -73,7 +73,8 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     }
     // A name that does not exist is idle in either namespace.
     let namespace = state.map_or(Namespace::Semaphores, |state| state.inspected.namespace);
-    // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
+    // --timeout does not apply, because the response takes as long as the wait. If the server vanishes, the connection
+    // is lost, and the call fails.
     match direct.await_idle(namespace, name.bytes(), until, *wait).await {
         Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
             let inspected = server.answer(direct.inspect(namespace, name.bytes())).await;
@@ -98,8 +99,8 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     }
 }
 
-/// Checks that a semaphore has numbered slots. Warns about a slot above its capacity, which the server reports as free,
-/// but which may be mistyped. It is not an error, because the slot may have been in use before the capacity was
+/// Checks that a semaphore has numbered slots. Warns if it does not have this slot: the server reports such a slot as free,
+/// but the number may be mistyped. That is not an error, because the slot may have been in use before the capacity was
 /// reduced.
 fn check_slot(name: &Name, slot: u16, state: &State) -> Result<(), Failure> {
     let Some(entry) = &state.declared else {

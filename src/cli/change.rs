@@ -323,8 +323,8 @@ impl Declared {
 }
 
 impl Resize {
-    /// Fails if the change would refuse waiting requests. A change that the server does not allow passes, since it
-    /// refuses none.
+    /// Fails if the change would refuse waiting requests. A change that the server will not allow passes this check, because
+    /// it would refuse none.
     async fn check_waiters(&self, server: &Server, direct: &Direct) -> Result<(), Failure> {
         let Self { declared: Declared { name, .. }, capacity: how, .. } = self;
         let ask = async {
@@ -392,7 +392,8 @@ impl Slot {
         let (name, direct) = (&declared.name, common.server.direct().await?);
         check_wait(*limit, direct.server())?;
         request(&common.server, &direct, &declared.service(how)).await?;
-        // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
+        // --timeout does not apply, because the response takes as long as the wait. If the server vanishes, the connection
+        // is lost, and the call fails.
         match direct.await_idle(Namespace::Semaphores, name.bytes(), Idle::Slot(*slot), *limit).await {
             Err(error) if error.status() == Some(Status::TimedOut) => Err(Failure::new(
                 Exit::NothingAvailable,
@@ -418,7 +419,8 @@ impl Remove {
     }
 }
 
-/// Returns how a semaphore is removed. Fails if a grace period is given that no holder gets.
+/// Returns how a semaphore is removed. Fails if a grace period is given without `--when now`, because no holder would get
+/// it.
 pub(super) fn removal(when: When, grace: Option<Duration>) -> Result<Removal, Failure> {
     Ok(match (when, grace) {
         (When::Now, grace) => {

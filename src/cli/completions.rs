@@ -69,7 +69,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(std::io::stdout().write_all(script.as_bytes())?)
 }
 
-/// Replaces the completion of files by that of names, in the arguments that are names.
+/// Replaces the completion of files by that of names, in the arguments that are names. Inserts [`ZSH`] after the first
+/// line, because zsh reads the name of the command (`#compdef`) only from the first line.
 fn zsh(script: &str) -> String {
     let is_name = |line: &str| {
         ["':name", "'::name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
@@ -187,7 +188,7 @@ fn names(before: &[String], current: &str) -> BTreeSet<String> {
         {
             return None;
         }
-        // The word follows the only name, like the number of `slot NAME N`.
+        // The word after the only name is not a name, such as the number in `slot NAME N`.
         let has_name = |id| matches.try_contains_id(id).unwrap_or(false);
         if ["name", "pattern", "set"].into_iter().any(has_name) {
             return None;

@@ -305,8 +305,8 @@ impl From<ImportError> for Failure {
     }
 }
 
-/// Returns the exit status for an error. Errors that a retry cannot fix have a status of their own; a retry can fix the
-/// others, such as a full disk or a server that is about to end.
+/// Returns the exit status for an error: [`Exit::Data`] if a retry cannot fix it. A retry can fix the others, such as a
+/// full disk or a server that is about to end.
 pub(super) fn exit_for(error: &StorageError) -> Exit {
     match error {
         StorageError::Missing { .. } | StorageError::Newer { .. } | StorageError::Damaged { .. } => {

@@ -12,7 +12,7 @@ pub(super) fn find(command: &OsStr) -> Option<PathBuf> {
         return Some(PathBuf::from(command)).filter(|path| is_executable(path));
     }
     let directories = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    // Without a directory, a name that starts with "-" would be taken for an option by a shell that runs the file.
+    // Without a directory, a name that starts with "-" would be treated as an option by a shell that runs the file.
     std::env::split_paths(&directories)
         .map(|directory| Path::new(".").join(directory).join(command))
         .find(|path| is_executable(path))

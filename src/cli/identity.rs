@@ -82,13 +82,13 @@ impl TlsOptions {
     }
 }
 
-/// The variable that names the file with the token.
+/// The environment variable that names the file with the token.
 pub(super) const TOKEN_FILE: &str = "SIGNALBOX_TOKEN_FILE";
 
-/// The variable that has the token itself.
+/// The environment variable that has the token itself.
 const TOKEN: &str = "SIGNALBOX_TOKEN";
 
-/// The variable of `--token-over-plain`.
+/// The environment variable of `--token-over-plain`.
 pub(super) const TOKEN_OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 
 /// The source of the token of the client subcommands: a file or the environment. It is not an argument, because every

@@ -52,7 +52,7 @@ pub(super) async fn acquire(
 }
 
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
-    // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
+    // A waiting request keeps its place until the lease ends, so the client retries at least for the length of the lease.
     let unreachable_after = server.timeout.max(lease.unwrap_or_default());
     // Waits for a server that answers: while a node of a cluster takes over, the client's own attempt would fail at
     // once.
@@ -104,7 +104,7 @@ async fn request(
     }
 }
 
-/// Sends a request, as a part of a single flight if `is_shared`.
+/// Sends a request, which `waits` in the queue or not, as a part of a single flight if `is_shared`.
 async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result<Flight, Error> {
     match (is_shared, waits) {
         (true, true) => request.shared().await,
@@ -164,6 +164,7 @@ pub(super) fn slots_value(slots: &[Vec<u16>]) -> Option<String> {
     has_slots.then(|| slots.iter().map(|slots| slot_list(slots)).collect::<Vec<_>>().join(":"))
 }
 
+/// Waits for the result of `future`. Fails if a signal arrives first.
 pub(super) async fn unless_signalled<T>(
     signals: &mut Signals,
     future: impl Future<Output = Result<T, Failure>>,

@@ -124,7 +124,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<(), Fa
     Ok(print(common, &names)?)
 }
 
-/// Returns the names of the kinds that the options select, in order, without what [`Row::read_details`] adds.
+/// Returns the names of the kinds that the options select, ordered by name, without what [`Row::read_details`] adds.
 pub(super) async fn names(
     server: &Server,
     direct: &Direct,
@@ -156,7 +156,7 @@ pub(super) async fn names(
         let rank = |row: &Row| (row.namespace, row.declared.is_none());
         one.name.cmp(&other.name).then_with(|| rank(one).cmp(&rank(other)))
     });
-    // A declared semaphore is in both lists.
+    // A declared semaphore that is in use is listed twice: as declared, and as in use.
     names.dedup_by(|next, first| (next.namespace, &next.name) == (first.namespace, &first.name));
     // The server keeps an unused counter for a while. It is listed only if it was requested by its name.
     let is_used = |row: &Row| row.declared.is_some() || row.in_use > 0 || row.waiting > 0;

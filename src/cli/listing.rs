@@ -1,8 +1,8 @@
 //! Reads the state of a name: its declaration, its holders and its wait queue. Prints the latter two, the lists of
 //! `signalbox status`.
 //!
-//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
-//! purpose: if the output is read slowly, the server must send slowly.
+//! [`print()`] writes entries as they arrive, so memory does not grow with their number. Writing blocks the only thread on
+//! purpose: if the output is read slowly, the server must send slowly. [`State::read`] collects them instead.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -210,8 +210,8 @@ impl ListingKind {
     }
 }
 
-/// Returns a holder or a waiter in JSON. `ttl_left` is how many seconds the lease of a holder lasts without a renewal;
-/// a waiter has no such key.
+/// Returns a holder, which has the position 0, or a waiter in JSON. `ttl_left` is how many seconds the lease of a holder
+/// lasts without a renewal; a waiter has no such key.
 pub(super) fn object_of(entry: &Entry, ttl_left: Option<f64>) -> Value {
     let mut object = json!(views::Entry::of(entry));
     if entry.position == 0 {

@@ -125,8 +125,8 @@ fn write_now(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// From now on, prints the warnings of the client that a user must know: a file that cannot be read again, and why a
-/// session does not get another connection. The command itself reports requests that have failed.
+/// From now on, prints the warnings of the client library that a user must know: that a file cannot be read again, and why a
+/// session cannot connect again. The command itself reports requests that have failed.
 pub(super) fn show_warnings() {
     // Fails if this was called before.
     let _ = set_global_default(tracing_subscriber::registry().with(Warnings));

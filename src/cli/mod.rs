@@ -64,7 +64,7 @@ Examples:
 fn command() -> clap::Command {
     let command = Program::command().mut_subcommands(|command| {
         // Without a subcommand, a group reports which ones it has. By default, the parser would print the whole help
-        // instead, but not if an environment variable sets an option.
+        // instead, unless an environment variable sets an option.
         let is_group = command.has_subcommands();
         let command = match is_group {
             true => command.arg_required_else_help(false).disable_help_subcommand(true),
@@ -187,7 +187,7 @@ impl Command {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    // A core dump would contain tokens, and the keys of sessions and certificates. If the system refuses this, the
+    // Prevents core dumps, which would contain tokens, and the keys of sessions and certificates. If the system refuses, the
     // program works nevertheless; the server tries again, and reports a failure.
     let _ = nix::sys::prctl::set_dumpable(false);
     let command = command();
@@ -297,6 +297,7 @@ fn error_text(answer: &clap::Error) -> String {
             *line =
                 optional.iter().fold(line.clone(), |line, option| line.replace(&format!(" {option}"), ""));
         }
+        // The parser lists this subcommand, although it is hidden.
         *line = line.replace("complete-names, ", "");
     }
     lines.join("\n")

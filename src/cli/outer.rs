@@ -18,7 +18,7 @@ use super::wanted::Amounts;
 use signalbox_client::{GrantId, Namespace};
 use signalbox_model::noun;
 
-/// The variable with the holdings, in JSON. Only this program reads it.
+/// The environment variable with the holdings, in JSON. Only this program reads it.
 pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
 
 /// A holding of one program.

@@ -1,8 +1,9 @@
 //! Output formats, and the escaping of text that the program did not write itself.
 //!
-//! Names, labels and statistics may contain any bytes, and a terminal executes some of them. Invariant: text that these
-//! functions return contains no characters that are [unsafe](is_unsafe): control characters, direction marks, invisible
-//! characters and unusual spaces. It is on one line, except that [`sanitized`] keeps line breaks.
+//! Names, labels and statistics may contain any bytes, and a terminal treats some of them as commands. Invariant: text that
+//! [`escaped`], [`text_or_dash`], [`sanitized`] and [`json`] return contains no characters that are [unsafe](is_unsafe):
+//! control characters, direction marks, invisible characters and unusual spaces. It is on one line, except that
+//! [`sanitized`] keeps line breaks.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};

@@ -124,7 +124,7 @@ impl OwnServer {
     /// Returns the address that has answered, and the status of its answer, `None` for success.
     async fn noop(&self) -> std::io::Result<(SocketAddr, Option<Status>)> {
         let mut stream = TcpStream::connect(&self.addresses[..]).await?;
-        // The server takes a client with such an address for a proxy, and expects the header of one.
+        // The server treats a client with an address in these networks as a proxy, and expects its header.
         let (own, server) = (stream.local_addr()?.ip(), stream.peer_addr()?);
         if self.proxies.iter().any(|proxies| proxies.contains(own)) {
             stream.write_all(&PROXY_HEADER_LOCAL).await?;

@@ -164,7 +164,7 @@ pub(super) fn needs_usage(error: &Error) -> bool {
 pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
     let names = amounts.object();
     let (exit, message) = match (error.status(), waiting.wait) {
-        // The server refuses a request that may wait with this status only if it can never be granted.
+        // If a request may wait, the server refuses it with this status only if it can never be granted.
         (Some(Status::ResourceNotAvailable), wait) => match (too_small(amounts, usages), wait) {
             (Some(message), _) => (Exit::Failure, message),
             (None, Some(_)) => {

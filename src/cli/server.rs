@@ -142,7 +142,7 @@ impl Server {
         }
     }
 
-    /// Returns the namespace of names in plain requests, which must have one.
+    /// Returns the namespace of plain operations, which do not support limits: counters by default.
     pub(super) fn namespace(&self) -> Namespace {
         self.kind().unwrap_or(Namespace::Counters)
     }
@@ -270,7 +270,7 @@ impl Server {
     }
 
     /// Connects for plain operations. Lists of holders show `task` in the label of the connection. Returns the id of the
-    /// session too; `None` if the server has no sessions, such as yrmcdsd.
+    /// session too; `None` if the server has no sessions, as yrmcdsd does not.
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, Option<u64>), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
@@ -279,8 +279,8 @@ impl Server {
         Ok((client, server.map(|server| server.session)))
     }
 
-    /// Fails if the port does not serve the namespace of the request, or if semaphores were requested and the server
-    /// does not say which it serves, like yrmcdsd.
+    /// Fails if the port does not serve the namespace of the request, or if semaphores were requested and the server, such
+    /// as yrmcdsd, does not say which it serves.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
         let address = self.shown();
         Err(Failure::usage(match (self.namespace(), server) {

@@ -17,13 +17,15 @@ use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey
 use signalbox_model::from_hex;
 use signalbox_model::views::ttl_left_s;
 
-/// The variables that `acquire` prints. `run` sets the last two for its command, and [`EVENTS_FD`].
+/// The environment variables that `acquire` prints. `run` sets the last two of these four, and [`EVENTS_FD`], for its
+/// command.
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
 pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 
-/// The variable with the number of the descriptor from which the command of `run` reads what happens to its resources.
+/// The environment variable with the number of the descriptor from which the command of `run` reads what happens to its
+/// resources.
 pub(super) const EVENTS_FD: &str = "SIGNALBOX_EVENTS_FD";
 
 /// The arguments that name the session.
@@ -157,7 +159,8 @@ impl Credentials {
     }
 
     /// Ends the session and releases everything that it holds; `is_done` if the work of its single flight is done.
-    /// Fails if the grant was gone before; the session is ended nevertheless.
+    /// Fails if the grant was gone before; the session is ended nevertheless. With `is_done`, fails without ending the
+    /// session if no grant is given, or one that was not acquired with `--share`.
     pub(super) async fn close(&self, server: &Server, is_done: bool) -> Result<(), Failure> {
         let Attached { direct, grant, .. } = self.attach(server).await?;
         match self.grant {

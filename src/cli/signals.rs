@@ -84,8 +84,8 @@ pub(super) fn unblock(signals: &[Signal]) -> io::Result<()> {
     Ok(signals.iter().copied().collect::<SigSet>().thread_unblock()?)
 }
 
-/// Returns whether the terminal has sent this signal to the whole process group, as it does while this process is in
-/// the foreground.
+/// Returns whether this is a signal of the keyboard and this process is in the foreground. It is then assumed that the
+/// terminal has sent the signal to the whole process group.
 pub(super) fn is_from_keyboard(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground()
 }

@@ -21,7 +21,7 @@ const ROWS_KEPT: usize = 200;
 /// The minimum number of characters that a text is cut to.
 const TEXT_MIN: usize = 12;
 
-/// The space between two columns.
+/// The space between two columns, in characters.
 const GAP: usize = 2;
 
 /// The boolean keys of objects that the column FLAGS shows.
@@ -35,7 +35,7 @@ pub(super) struct Column {
     key: Option<&'static str>,
     pub(super) kind: Kind,
     format: Format,
-    /// The width if there is room for it, so that lists of the same kind look alike.
+    /// The width in characters, if there is room for it, so that lists of the same kind look alike.
     pub(super) width: usize,
     /// Columns with higher numbers are omitted first; those with 0, never.
     rank: u8,
@@ -104,7 +104,7 @@ impl Column {
         self.key.map_or_else(|| self.title.to_lowercase().replace(' ', "_"), str::to_owned)
     }
 
-    /// Lets the column be omitted, before those of lower ranks.
+    /// Allows the column to be omitted if the table is too wide, before those of lower ranks.
     pub(super) const fn omitted(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
@@ -160,8 +160,8 @@ fn texts(columns: &[Column], object: &impl Serialize, given: &[(&str, &str)]) ->
     columns.iter().map(text).collect()
 }
 
-/// Writes the values of an object under these keys, one per line. `given` has texts that the object does not have, with
-/// their keys.
+/// Writes these keys of an object with their values, one per line, with the keys padded to `width` characters. `given` has
+/// texts that the object does not have, with their keys.
 pub(super) fn write_fields(
     out: &mut impl Write,
     width: usize,

@@ -177,7 +177,7 @@ fn rotate(arguments: &Rotate) -> Result<(), Failure> {
     })
 }
 
-/// Prints a token. The file is changed only afterwards, because the token is kept nowhere else.
+/// Prints a token. The file is changed only afterwards: if printing fails, the token is lost, and must not be in the file.
 fn print(token: &Token) -> Result<(), Failure> {
     check_output()?;
     writeln!(std::io::stdout(), "{}", token.reveal())
@@ -203,7 +203,7 @@ impl Life {
     }
 }
 
-/// Returns the time this long after now, rounded up to a second, so that a secret is valid for the whole time.
+/// Returns the time this long after now, in seconds of Unix time, rounded up, so that a secret is valid for the whole time.
 fn after(now_s: u64, time: Duration) -> u64 {
     now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -76,7 +76,7 @@ pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<&[u8]> {
     }
 }
 
-/// Returns whether `dump`, `list` and `watch` would take the name as a prefix.
+/// Returns whether `dump`, `list` and `watch` would read the name as a pattern, that is, as a prefix with a `*`.
 pub(super) fn looks_like_pattern(name: &[u8]) -> bool {
     name.ends_with(b"*")
 }

@@ -72,7 +72,7 @@ pub(super) struct Waiting {
 pub(super) struct Amount {
     pub(super) name: Name,
     pub(super) resources: u32,
-    /// The maximum or capacity; `None` if the name is declared.
+    /// The maximum or capacity; `None` if none is given, so that the name must be declared.
     pub(super) max: Option<u32>,
     /// The slot of a declared semaphore; `None` for any.
     pub(super) slot: Option<u16>,
@@ -192,7 +192,8 @@ fn split(argument: &Name) -> Result<(Name, Option<OwnAmount>), String> {
     Ok((name, Some(own)))
 }
 
-/// Returns the bytes before the last `separator`, and those after it if they are digits; else all bytes.
+/// Splits bytes that end in `separator` and digits: returns those before the separator, and the digits. Returns all other
+/// bytes whole, without digits.
 fn number_after(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (rest, digits) = bytes.split_at(bytes.len() - digits);

@@ -126,7 +126,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<(), Failure> {
     Err(signalbox_client::Error::from(Disconnect::ClosedByServer).into())
 }
 
-/// Returns the next event of any watch.
+/// Returns the next event of one or two watches; `None` if a watch has ended.
 async fn next<T>(watches: &mut [Series<T>]) -> Option<Result<T, signalbox_client::Error>> {
     let [first, rest @ ..] = watches else { return None };
     match rest.first_mut() {

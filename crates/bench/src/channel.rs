@@ -16,6 +16,7 @@ use super::error::LoadError;
 use super::record::Operation;
 use signalbox_client::{Address, Disconnect, Tls};
 
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) operation: Operation,
@@ -82,7 +83,8 @@ impl Channel {
         }
     }
 
-    /// Reads all received bytes, through `scratch`. A plain read that does not fill it has emptied the socket.
+    /// Reads all bytes that have arrived, through `scratch`. Without TLS, a read that does not fill `scratch` has emptied
+    /// the socket.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<(), LoadError> {
         loop {
             match self.stream.read(scratch) {
@@ -100,7 +102,8 @@ impl Channel {
         }
     }
 
-    /// Takes the next response from the received bytes, with its request; `None` if it is incomplete.
+    /// Takes the next response from the received bytes, with its request; `None` if it is incomplete. Fails if it does not
+    /// answer the oldest request.
     pub(super) fn next_answer(
         &mut self,
         dialect: &impl Dialect,
@@ -203,7 +206,7 @@ impl Socket {
         matches!(self, Self::Plain(_))
     }
 
-    /// Returns whether records of TLS wait until the socket is writable.
+    /// Returns whether there are TLS records that the socket has not accepted yet.
     pub(super) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,

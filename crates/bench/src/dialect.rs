@@ -20,13 +20,14 @@ pub struct Sequence(pub u32);
 pub struct Answer {
     /// The number of its request, if the protocol has one.
     pub sequence: Option<Sequence>,
-    /// The result, as the code of a [`Status`]; other codes are printed as numbers.
+    /// The code of the result. Reports show the text of the [`Status`] with this code, or the number if there is none.
     pub status: u8,
 }
 
 /// A protocol with one response to each request, in the order of the requests.
 pub trait Dialect {
-    /// Appends the request that a connection sends before all others, and whose answer it awaits, if there is one.
+    /// Appends the first request of a connection, if the dialect has one. The connection waits for the answer before it
+    /// sends others.
     fn introduce(&self, _out: &mut Vec<u8>) {}
 
     /// Appends a request to `out`.
@@ -36,7 +37,7 @@ pub trait Dialect {
     fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError>;
 }
 
-/// yrmcds' counter and semaphore protocols, which this server uses.
+/// yrmcds' counter and semaphore protocols, which signalbox's server uses.
 #[derive(Clone, Debug, Default)]
 pub struct Yrmcds {
     /// The token of the connections; `None`: they have the rights of clients without a token.

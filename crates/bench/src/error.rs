@@ -20,7 +20,7 @@ pub enum LoadError {
         "only {made} connections to {address} could be opened ({source}); use fewer, or raise the limits"
     )]
     TooManyConnections {
-        /// The connections that were opened before.
+        /// The number of connections that were opened before it.
         made: usize,
         /// The address of the server.
         address: SocketAddr,
@@ -36,7 +36,7 @@ pub enum LoadError {
     /// Requests were not answered.
     #[error("{connections} connections received no answer within {} s; check the server", .waited.as_secs_f64())]
     Silent {
-        /// The connections with requests in flight.
+        /// The number of connections with requests in flight.
         connections: usize,
         /// The time limit.
         waited: Duration,

@@ -3,7 +3,7 @@
 //! Without a rate (closed loop), each connection sends its next request when one is answered, so a slow server receives
 //! fewer requests. With a rate (open loop), requests are due at fixed times, and their latency counts from then even if
 //! they could not be sent yet. So the latencies include the wait of all requests that a stalled server delays. To be on
-//! time, the loop does not sleep when the next request is due soon: it uses a whole core.
+//! time, the loop does not sleep when the next request is due within 2 ms, so at high rates it uses a whole core.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,10 +24,10 @@ use signalbox_client::{Address, COUNTER_PORT, ConnectError, Disconnect, Maximum,
 /// The size of a read in bytes: more than the responses to the requests that are usually in flight.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The most events of one poll.
+/// The maximum number of events of one poll.
 const EVENTS: usize = 1024;
 
-/// The precision of a poll. Deadlines that are nearer are awaited without sleeping.
+/// The precision of a poll. In this time before a request is due, the loop does not sleep.
 const POLL_PRECISION: Duration = Duration::from_millis(2);
 
 /// The requests and connections of a generator.
@@ -35,7 +35,7 @@ const POLL_PRECISION: Duration = Duration::from_millis(2);
 pub struct Plan {
     /// Connections of this generator.
     pub connections: usize,
-    /// The most requests in flight on each connection.
+    /// The maximum number of requests in flight on each connection.
     pub in_flight: usize,
     /// The names of the requests; shared, because there may be many.
     pub names: Arc<Names>,
@@ -88,13 +88,14 @@ pub enum Pace {
 /// The progress of a run, for other threads.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Answers.
+    /// The number of answers.
     pub answers: AtomicU64,
-    /// Responses that do not report success.
+    /// The number of answers that do not report success.
     pub failures: AtomicU64,
 }
 
-/// Returns the first address of a server that accepts a connection within `timeout`.
+/// Tries the addresses of a server one after the other, each for at most `timeout`, and returns the first that accepts a
+/// connection.
 pub fn resolve(address: &Address, timeout: Duration) -> Result<SocketAddr, ConnectError> {
     let unresolved =
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
@@ -209,7 +210,8 @@ struct Run<'a, D> {
     waiting: usize,
     /// Requests that are not answered.
     in_flight_total: usize,
-    /// The time of the last answer, or of the next request if the last answer left none in flight.
+    /// When the silence of the server began: at its last answer, or when the latency of a request began while no other was
+    /// in flight, if that was later.
     silent_since_ns: u64,
     is_over: bool,
     record: Record,
@@ -258,13 +260,14 @@ impl<'a, D: Dialect> Run<'a, D> {
         now_ns >= self.ends_ns || (self.requests_left == 0 && self.waiting == 0)
     }
 
-    /// When the next request becomes due.
+    /// Returns when the next request becomes due, in nanoseconds since the start; `None` without a rate, or if no request
+    /// follows.
     fn next_due_ns(&self) -> Option<u64> {
         let interval_ns = self.interval_ns.filter(|_| !self.is_over && self.requests_left > 0)?;
         Some((self.due as f64 * interval_ns) as u64)
     }
 
-    /// How long to wait for sockets.
+    /// Returns how long a poll may wait for events of sockets.
     fn poll_timeout(&self) -> Duration {
         let now_ns = self.now_ns();
         let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(now_ns));
@@ -314,7 +317,8 @@ impl<'a, D: Dialect> Run<'a, D> {
         Ok(())
     }
 
-    /// Composes all requests that the plan allows now, and writes them.
+    /// Composes all requests that the plan allows now, and writes them. After the end of the run, these are the releases of
+    /// what the connection holds.
     fn send(&mut self, channel: &mut Channel, now_ns: u64) -> Result<(), LoadError> {
         while channel.in_flight() < self.plan.in_flight {
             if self.is_over {
@@ -331,7 +335,8 @@ impl<'a, D: Dialect> Run<'a, D> {
         channel.flush()
     }
 
-    /// When the latency of the next request begins; `None` if no request is due.
+    /// Takes one of the requests that are due (at a fixed rate) or left (otherwise). Returns when its latency begins, in
+    /// nanoseconds since the start; `None` if there is no such request.
     fn next_since_ns(&mut self, channel: &mut Channel, now_ns: u64) -> Option<u64> {
         if self.interval_ns.is_some() {
             let due_ns = channel.due_ns.pop_front()?;
@@ -342,8 +347,8 @@ impl<'a, D: Dialect> Run<'a, D> {
         Some(now_ns)
     }
 
-    /// Chooses the next request. Releases come first, so a connection holds at most as many names as it has requests in
-    /// flight.
+    /// Chooses the next request. Releases come first, so a connection holds at most as many names as it may have requests
+    /// in flight.
     fn next_request(&mut self, channel: &mut Channel) -> (Operation, u32) {
         if let Some(name) = channel.held.pop() {
             return (Operation::Release, name);
@@ -390,7 +395,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         Ok(())
     }
 
-    /// Fails if requests are in flight and no response was received until the timeout.
+    /// Fails if requests are in flight and the server has been silent for the timeout.
     fn check_silence(&self, channels: &[Channel], now_ns: u64) -> Result<(), LoadError> {
         let silence = Duration::from_nanos(now_ns.saturating_sub(self.silent_since_ns));
         if self.in_flight_total == 0 || silence < self.plan.timeout {

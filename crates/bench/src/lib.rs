@@ -1,8 +1,8 @@
 //! The load generator: sends requests as fast as a server answers, or at a fixed rate, and records the latencies.
 //!
 //! [`Generator`] drives many connections from one thread. It does not use [`signalbox_client::PlainClient`], which is
-//! built for sharing and costs more: a generator that costs more than the server measures itself. A [`Dialect`]
-//! encodes the requests, so that benchmarks put the same load on servers of other protocols.
+//! built for sharing and costs more: a generator that is slower than the server would only measure its own speed. A
+//! [`Dialect`] encodes the requests, so that benchmarks put the same load on servers of other protocols.
 //!
 //! Invariant: at the end of a run, everything that it acquired was released, and no request is in flight.
 //!

@@ -7,7 +7,7 @@ use fastrand::Rng;
 pub enum Distribution {
     /// All names equally often.
     Uniform,
-    /// The n-th name in proportion to 1/n, as is typical of popularity.
+    /// The n-th name in proportion to 1/n: a few names are popular, as in many real loads.
     Zipf,
     /// Always the same name.
     One,
@@ -19,7 +19,7 @@ pub struct Names {
     bytes: Vec<u8>,
     name_bytes: usize,
     count: u32,
-    /// For the zipf distribution: the share of draws that fall on a name or on one before it.
+    /// For the Zipf distribution: for each name, the share of draws that select it or a name before it. Otherwise empty.
     cumulative: Vec<f64>,
 }
 
@@ -32,8 +32,8 @@ impl Names {
         PREFIX.len() + count.saturating_sub(1).to_string().len()
     }
 
-    /// Returns `count` names, at least one, such as `bench-0000000042`. Each has `name_bytes` bytes, at least
-    /// [`Names::bytes_min`].
+    /// Returns `count` names, such as `bench-0000000042`, but at least one, and only one for [`Distribution::One`]. Each has
+    /// `name_bytes` bytes, or [`Names::bytes_min`] if that is more.
     pub fn new(count: u32, name_bytes: usize, distribution: Distribution) -> Self {
         let count = if distribution == Distribution::One { 1 } else { count.max(1) };
         let digits = name_bytes.max(Self::bytes_min(count)) - PREFIX.len();

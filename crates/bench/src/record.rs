@@ -22,7 +22,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of their codes.
+    /// All operations, in the order of their definition.
     pub const ALL: [Self; 4] = [Self::Noop, Self::Get, Self::Acquire, Self::Release];
 
     /// The name in reports.
@@ -41,9 +41,10 @@ impl Operation {
 pub struct OperationRecord {
     /// Nanoseconds from when a request was sent (at a fixed rate: was due) to its response.
     pub latency_ns: Histogram<u64>,
-    /// How often each status was answered, by its code.
+    /// The number of answers with each status, by its code.
     pub statuses: BTreeMap<u8, u64>,
-    /// Successes, which are counted outside the map until the run ends: a search in it for each would be slow.
+    /// The number of successes that `statuses` does not have yet. They are added to it when the run ends, because a search
+    /// of the map for each answer would be slow.
     succeeded: u64,
 }
 

@@ -46,8 +46,8 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     Ok(report.print(common)?)
 }
 
-/// Returns the address of the server, or of the leader of a cluster. Fails if its port serves another namespace than
-/// the requested one: the generators send plain requests, which do not name a namespace.
+/// Returns the address of the server, or of the leader of a cluster. Fails if its port does not serve the
+/// requested namespace: the generators send plain requests, which do not name a namespace.
 async fn leader(server: &Server) -> Result<Address, Failure> {
     let leader = server.leader().await?;
     server.with_addresses(vec![leader.clone()]).connect().await?;
@@ -99,8 +99,8 @@ fn run_all(
 /// Time between two updates of the progress line.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until the run is over: each generator unparks this thread when it ends. Meanwhile shows a progress line, if
-/// standard error is a terminal.
+/// Waits until the run is over: each generator unparks this thread when it ends. Until then, shows a progress line,
+/// if standard error is a terminal.
 fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() -> bool) {
     let is_shown = stderr().is_terminal();
     let started = Instant::now();

@@ -219,7 +219,7 @@ fn mix(text: &str) -> Result<Mix, &'static str> {
             "noop" => &mut mix.noop,
             _ => return Err(ADVICE),
         };
-        // A sum of three weights stays below 2^32.
+        // The limit keeps the sum of the three weights below 2^32.
         *operation = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or(ADVICE)?;
     }
     if mix.pair + mix.get + mix.noop == 0 {

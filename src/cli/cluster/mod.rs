@@ -221,7 +221,7 @@ impl From<AdminError> for Failure {
         let exit = match error {
             AdminError::Call(_) => Exit::Unavailable,
             AdminError::Value(_) | AdminError::Layout(_) | AdminError::Newer { .. } => Exit::Data,
-            // Not 1: from "status", that means a silent node.
+            // Not 1, with which "status" reports a silent node.
             AdminError::NoCluster(_) => Exit::Configuration,
             _ => Exit::Failure,
         };

@@ -12,10 +12,11 @@ use super::Source;
 use crate::cluster::node_name;
 use signalbox_cluster::admin::{Release, release};
 
-/// A variable that systemd sets for ExecStopPost= only.
+/// An environment variable that systemd sets only for ExecStop= and ExecStopPost=.
 const SERVICE_RESULT: &str = "SERVICE_RESULT";
 
-/// A variable that systemd sets for ExecStopPost= when the main process has ended, and its sockets are closed.
+/// An environment variable that systemd sets for ExecStopPost= only after the main process has ended, when the sockets of
+/// that process are closed.
 const EXIT_CODE: &str = "EXIT_CODE";
 
 /// The root of the control groups, if they are of version 2.
@@ -50,7 +51,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     let is_for_systemd = env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
         Some(cluster) => cluster,
-        // The unit is the same without a cluster.
+        // The unit runs this command even if there is no cluster.
         None if is_for_systemd => return Ok(()),
         None => return arguments.source.open().map(drop),
     };
@@ -80,9 +81,9 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
     common.print(&json!({ "node": node, "result": result }), sentence)
 }
 
-/// Returns whether systemd reports the end of the main process and this is the only process of the service. Some time
-/// after SIGKILL, systemd runs ExecStopPost= even if the kernel has not ended a process yet, which may have open
-/// connections.
+/// Returns whether systemd reports the end of the main process, and this process is the only one of the service. Some time
+/// after SIGKILL, systemd runs ExecStopPost= even if the kernel has not ended a process yet, and that process may have
+/// open connections.
 fn has_service_ended() -> io::Result<bool> {
     if env::var_os(EXIT_CODE).is_none_or(|code| code.is_empty()) {
         return Ok(false);
@@ -94,7 +95,7 @@ fn has_service_ended() -> io::Result<bool> {
 }
 
 /// Returns the control group of a service, relative to [`CONTROL_GROUPS`], from the list of the groups of a process
-/// (`/proc/self/cgroup`); `None` if the process is in the group of no service, or in a group below it.
+/// (`/proc/self/cgroup`); `None` if the process is in any other group, even one below that of a service.
 fn group_of_service(groups: &str) -> Option<&str> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     group.ends_with(".service").then_some(group)

@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<(), Failure>
 fn show_node(found: &ClusterStatus, name: &str, common: &Common) -> Result<(), Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node["node"] == name) else {
-        // `AdminError` would have the exit status of a silent node.
+        // A `Failure` from the `AdminError` itself would have the exit status of a silent node.
         let error = AdminError::no_node(name, found.nodes.keys());
         return Err(Failure::usage(error.to_string()));
     };

@@ -10,13 +10,13 @@ use signalbox_model::history::{HistoryLine, HistoryWord};
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) granted: UnixMilliseconds,
-    /// `None` if it has not ended, or if it is not known when.
+    /// `None` if the grant has not ended, or if it is not known when.
     pub(super) ended: Option<UnixMilliseconds>,
-    /// The latest time at which it is known to have been held.
+    /// The latest time at which the grant may have been held.
     pub(super) last: UnixMilliseconds,
     pub(super) waited_ms: Option<u64>,
     pub(super) held_ms: Option<u64>,
-    /// How it ended, in one word.
+    /// How the grant ended, in one word.
     pub(super) end: &'static str,
     /// The line of its beginning, or of its end if the other is missing.
     pub(super) line: HistoryLine<'static>,
@@ -69,7 +69,8 @@ impl Pairs {
         self.open.into_values().map(|line| row(line, "held", Some(now), None)).collect()
     }
 
-    /// Ends the grants that a process does not leave to the next one, and returns them.
+    /// Ends the grants that a process of the server does not leave to the next one, and returns them. `ended` is when the
+    /// process ended, if that is known; `last` is the latest time at which it may have ended.
     fn stop(
         &mut self,
         keeps_durable: bool,
@@ -82,7 +83,7 @@ impl Pairs {
     }
 }
 
-/// Returns the row of a grant that was held until `until`.
+/// Returns the row of a grant that was held until `until` (`None`: it is not known until when).
 fn row(
     line: HistoryLine<'static>,
     end: &'static str,

@@ -33,7 +33,7 @@ pub(super) async fn run(arguments: &Arguments, server: &Server, amounts: &Amount
     let end = match result {
         Ok(Outcome::Release(end)) => Ok(end),
         Ok(Outcome::Keep(failure)) => {
-            // The lease ends by itself: nothing renews it when this process has ended.
+            // Dropping the permit would release it. The lease ends by itself: nothing renews it when this process has ended.
             std::mem::forget(held);
             return Err(failure);
         }
@@ -112,7 +112,7 @@ struct Reported {
 /// The duration and the end of the lease, as last seen.
 #[derive(Clone, Copy)]
 struct Term {
-    /// The longest time that was ever left: nearly the whole lease, because each renewal starts it again.
+    /// The longest time that was ever left: nearly the whole lease, because the lease starts again with each renewal.
     longest: Duration,
     /// The earliest end of the lease, on the boot clock, which also counts while the machine is suspended. No other
     /// client is granted the resources before it, unless the permit is revoked.
@@ -126,7 +126,7 @@ impl Term {
         term
     }
 
-    /// Updates the term from the permit. Returns how long the lease lasts now.
+    /// Updates the term from the permit. Returns how much of the lease is left; nothing if the permit is lost.
     fn update(&mut self, permit: &Permit) -> Duration {
         let left = permit.time_left();
         if let Some(left) = left {
@@ -217,7 +217,7 @@ fn after(span: Duration) -> Moment {
 }
 
 /// Returns how long before the end of the lease the command is asked to end, if the lease is not renewed: at most a
-/// quarter of the lease and the reserve, because otherwise a renewal that is only late would end the command.
+/// quarter of the lease plus the reserve, because otherwise a renewal that is only late would end the command.
 fn notice(kill_after: Duration, lease: Duration) -> Duration {
     kill_after.min(lease / 4) + reserve(lease)
 }
@@ -232,7 +232,7 @@ fn time_of_grace(kill_after: Duration, left: Duration) -> Duration {
     kill_after.min(left - reserve(left).min(GRACE_RESERVE_MAX))
 }
 
-/// Returns the time that SIGKILL may need to take effect.
+/// Returns the part of a lease or a grace period that is kept for SIGKILL to take effect.
 fn reserve(span: Duration) -> Duration {
     (span / 20).min(RESERVE_MAX)
 }

@@ -62,7 +62,8 @@ impl Processes {
     ) -> Result<Self, Failure> {
         let (program, rest) = command.split_first().expect("clap requires a command");
         let unprepared = |error| Failure::system("prepare to wait for the command", &error);
-        // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
+        // SIGCHLD may have been ignored when this process started. Without this handler, the kernel would then discard how
+        // the command ends.
         let child_ends = signal(SignalKind::child()).map_err(unprepared)?;
         unblock(&[Signal::SIGCHLD]).map_err(unprepared)?;
         signals.add(&STOPS).map_err(unprepared)?;
@@ -125,7 +126,7 @@ impl Processes {
         self.child_ends.recv().await;
     }
 
-    /// Takes note of the children that have ended, and returns whether any are left.
+    /// Reaps the children that have ended, and records how the command ended. Returns whether any children are left.
     pub(super) fn reap(&mut self) -> bool {
         loop {
             // Unlike `waitpid(None)`, this includes children in other process groups.
@@ -148,7 +149,7 @@ impl Processes {
         })
     }
 
-    /// Sends a signal to the command, if it runs: until `reap` has taken note of its end, no other process has its id.
+    /// Sends a signal to the command, unless it was reaped. Until then, no other process has its id.
     pub(super) fn pass_on(&self, signal: Signal) {
         if self.ended.is_none()
             && let Err(error) = kill(self.command, signal)
@@ -158,8 +159,8 @@ impl Processes {
         }
     }
 
-    /// Returns whether the command gets the signals that a terminal sends to the process group of this process. Under
-    /// `timeout` and `setsid`, it is in a different group.
+    /// Returns whether the command gets the signals that a terminal sends to the process group of this process. Commands
+    /// such as `timeout` and `setsid` change to a different group.
     pub(super) fn is_in_group(&self) -> bool {
         getpgid(Some(self.command)) == Ok(getpgrp())
     }

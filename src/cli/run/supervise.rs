@@ -21,7 +21,7 @@ const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// How long killed processes may take to end. A process that waits for a device can take any time.
 const KILL_MAX: Duration = Duration::from_secs(10);
 
-/// How often this process, after it was asked to stop, checks whether its command has stopped.
+/// The time between two checks, after this process was asked to stop, whether its command has stopped.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long this process checks whether its command has stopped.
@@ -47,7 +47,8 @@ pub(super) struct Alarm {
 pub(super) enum Outcome {
     /// This process releases them and ends in this way.
     Release(End),
-    /// Processes are left that cannot be ended, so the resources stay held for as long as the server allows.
+    /// Processes are left that cannot be ended, so this process does not release a lease: it ends by itself. Without a
+    /// lease, the resources are released when this process ends.
     Keep(Failure),
 }
 
@@ -103,8 +104,8 @@ pub(super) async fn supervise(
     processes: Processes,
     signals: &mut Signals,
 ) -> Outcome {
-    // When the first process of a container ends, the kernel kills all others, but only after the resources are
-    // released. So this process ends them first.
+    // When the first process of a container ends, the kernel kills all others. That would be after the release of the
+    // resources, so this process ends the others before it.
     let ends_rest = std::process::id() == 1 && !arguments.wait_children;
     let mut supervisor = Supervisor {
         arguments,
@@ -140,7 +141,7 @@ struct Supervisor<'a> {
     phase: Phase,
     /// Set after a terminal has asked this process to stop: until this time, the command may stop first.
     stop_until: Option<Instant>,
-    /// Whether the resources were lost, so that the command did not end by itself.
+    /// Whether an alarm was the reason to end the command, so that the command did not end by itself.
     is_lost: bool,
     /// Whether the descendants are ended when the command has ended.
     ends_rest: bool,
@@ -205,7 +206,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Stops this process once its command and the descendants are stopped: one that continues to run needs the
+    /// Stops this process once its command and the descendants are stopped: a process that continues to run needs the
     /// resources, whose lease only this process renews.
     fn stop(&mut self) {
         let is_over = self.stop_until.is_none_or(|until| until <= Instant::now());

@@ -13,7 +13,7 @@ use std::process::Command;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 
-/// The variable with the libraries that the dynamic linker loads first.
+/// The environment variable with the libraries that the dynamic linker loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 /// The environment variable that makes the library end the program that loads it if the settings cannot be used.
@@ -39,8 +39,8 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns the library that belongs to this program: in `../lib/signalbox` if the program is installed, as by the
-/// Debian package; in the same directory if it was built.
+/// Returns the library that belongs to this program: in `../lib/signalbox` if the program is installed, for example by
+/// the Debian package; in the same directory if it was built.
 fn installed() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         unusable(Path::new(NAME), &format!("the path of this program is unknown: {error}"))

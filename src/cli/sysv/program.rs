@@ -1,6 +1,6 @@
 //! Checks that the dynamic linker can load the library into the program that `sysv run` starts.
 //!
-//! If it cannot, it does not say so, and the program would use the semaphores of its own host.
+//! Otherwise the program would run without the library, often without a message, and use the semaphores of its own host.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::cli::executable::{self, is_executable};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 
-/// The maximum number of scripts that interpret each other.
+/// The maximum length of a chain of scripts in which each is the interpreter of the one before it.
 const SCRIPTS_MAX: usize = 4;
 
 /// How much of the first line of a script the kernel reads.

@@ -10,13 +10,13 @@ use crate::cli::exit::Failure;
 use crate::cli::output::escaped;
 use signalbox_client::Address;
 
-/// The variable with the addresses of the server.
+/// The environment variable with the addresses of the server.
 pub(super) const SERVER: &str = "SIGNALBOX_SYSV_SERVER";
 
-/// The variable with the keys.
+/// The environment variable with the keys.
 pub(super) const KEYS: &str = "SIGNALBOX_SYSV_KEYS";
 
-/// The variable with the file.
+/// The environment variable with the path of the file.
 pub(super) const CONFIG: &str = "SIGNALBOX_SYSV_CONFIG";
 
 /// The settings without the options of the command line.

@@ -83,8 +83,8 @@ async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.shown());
     let mut due = Instant::now();
-    // Keys are handled during a reading, which may take long. A key that requests one meanwhile sets `is_requested`, so
-    // another one follows. `is_for_key` says whether a key requested the reading in progress.
+    // Keys are handled during a reading, which may take long. A key that requests a reading meanwhile sets `is_requested`,
+    // so that another reading follows. `is_for_key` says whether a key requested the reading in progress.
     let (mut is_requested, mut is_for_key) = (false, false);
     loop {
         if is_requested && !reader.is_reading() {

@@ -107,6 +107,7 @@ pub(super) enum Cell {
 }
 
 impl Cell {
+    /// Returns a key by which values are sorted, the smallest first.
     fn rank(&self) -> (u64, &str) {
         match self {
             Self::Count(count) => (u64::MAX - count.unwrap_or(0), ""),
@@ -188,12 +189,12 @@ pub(super) fn ttl_left(session: &SessionEntry<Bytes>) -> Option<u64> {
     ttl_left_s(session.ttl_left).map(|left| left as u64)
 }
 
-/// The next action of the program after a key.
+/// The next action of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The screen is drawn again.
     Draw,
-    /// A reading begins at once.
+    /// A reading begins, at once or after the one in progress.
     Read,
     /// The program stops until it is continued, and restores the terminal before.
     Stop,

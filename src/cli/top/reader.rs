@@ -14,8 +14,8 @@ use signalbox_client::{
     DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
 };
 
-/// The maximum number of names that every reading lists. A longer list is used again, for [`DUMP_PART`] times as long as
-/// it took to read.
+/// The maximum number of names that are listed anew in every reading. A longer list is used again, for [`DUMP_PART`] times
+/// as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
 
 /// The number N for which listing very many names takes at most 1/N of the time.
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         self.reading.is_some()
     }
 
-    /// Begins to read everything, and the details of one name. A reading in progress is dropped.
+    /// Begins to read everything, with the details of the name `details`, if one is given. A reading in progress is dropped.
     pub(super) fn begin(&mut self, details: Option<NameKey>) {
         let (server, began, ports) = (self.server, self.began, self.ports.take());
         self.reading = Some(Box::pin(async move {
@@ -104,7 +104,7 @@ impl Port {
         if !is_recent {
             let began = Instant::now();
             let mut names = self.plain.dump().await?.all().await?;
-            // Names with waiters are among those of which most is in use, so these are inspected first.
+            // Names with waiters are usually among those of which most is in use, so these are inspected first.
             names.sort_unstable_by(|one, other| {
                 (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
             });
@@ -113,7 +113,8 @@ impl Port {
         Ok(self.names.as_ref().map_or(&[], |(names, ..)| names))
     }
 
-    /// Returns the names. Inspects those that may have a queue, until `waiting` requests are found.
+    /// Returns the names. Inspects them in order, until `waiting` requests are found in their queues, but at most
+    /// [`INSPECTED_MAX`] names.
     async fn rows(&mut self, waiting: u64) -> Result<Vec<NameRow>, Error> {
         let namespace = self.namespace;
         let mut rows: Vec<_> = self.names().await?.iter().map(|entry| name_row(namespace, entry)).collect();
@@ -182,8 +183,9 @@ pub(super) struct Snapshot {
     pub(super) at_s: f64,
     /// The items of Stats of the first port, escaped.
     pub(super) statistics: Vec<(String, String)>,
-    /// Acquires and Releases of all ports.
+    /// The number of Acquires since the start of the server, of all ports.
     pub(super) acquires: u64,
+    /// The number of Releases since the start of the server, of all ports.
     pub(super) releases: u64,
     pub(super) names: Vec<NameRow>,
     pub(super) declared: Vec<DeclaredEntry<Bytes>>,
@@ -212,7 +214,7 @@ pub(super) struct NameKey {
     pub(super) name: Bytes,
 }
 
-/// A name in use.
+/// A name, and how much of it is in use.
 #[derive(Clone, Debug)]
 pub(super) struct NameRow {
     pub(super) key: NameKey,
