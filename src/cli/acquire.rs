@@ -1,4 +1,4 @@
-//! `signalbox acquire`: acquires resources for a script, which stay held after this process has ended.
+//! `signalbox acquire`: acquires resources for a script. They stay held after this process has ended.
 
 use std::io::{self, Write};
 use std::thread;

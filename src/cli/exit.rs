@@ -114,12 +114,13 @@ impl End {
     }
 }
 
-/// The failure of a subcommand: a message for people and an exit status for scripts. `run` also ends in this way with the
+/// The failure of a subcommand: a message for people and an exit status for scripts. `run` also uses it to end with the
 /// status of its command.
 #[derive(Debug)]
 pub(super) struct Failure {
     end: End,
-    /// `None` if no message is needed: it was printed, the reader closed the pipe, a signal ended the wait, or the work is done.
+    /// `None` if no message is needed: it was printed, the reader closed the pipe, a signal ended the wait, or another
+    /// command has done the work.
     message: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The plain operations of yrmcds' protocol, which any of its servers supports: `signalbox get`, `dump` and `stats`.
+//! The plain operations of yrmcds' protocol, which every server of the protocol supports: `signalbox get`, `dump` and `stats`.
 //!
 //! The entries of a dump are written as they arrive, so memory does not grow with the number of names. Writing blocks
 //! the only thread on purpose: if the output is read slowly, the server must send slowly.

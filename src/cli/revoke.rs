@@ -195,7 +195,8 @@ impl Revoke {
     }
 }
 
-/// Asks on the terminal; elsewhere, only `--yes` confirms.
+/// Asks for confirmation on the terminal. Fails if the user does not confirm, or if there is no terminal: `--yes` is then
+/// required.
 fn confirm(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!("this would {what}; confirm that with --yes")));

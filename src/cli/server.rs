@@ -1,4 +1,4 @@
-//! The connection options of the client subcommands: server, namespace and timeout.
+//! The connection options of the client subcommands (server, namespace and timeout), and connections with them.
 
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -25,9 +25,10 @@ pub(super) struct Row {
 /// The grants whose ends have not been read yet.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// The lines of their beginnings, by id, which grows with the time of the request.
+    /// The lines of their beginnings, by id, that is, in the order of their requests.
     open: BTreeMap<u64, HistoryLine<'static>>,
-    /// The grants whose ends came before their beginnings, which may still follow if the clocks of two nodes differ.
+    /// The grants whose ends were read without their beginnings. A beginning may still follow, if the clocks of two nodes
+    /// differ.
     ended: BTreeSet<u64>,
 }
 

@@ -1,7 +1,8 @@
 //! Runs a command together with the resources that it holds. Before the resources are lost, and when this process is
 //! asked to end, it ends the command and all its descendants. docs/run.md is the contract.
 //!
-//! Nothing here waits for another program: timers and signals come first, and a separate thread writes messages.
+//! No other program can delay this: timers and signals are handled before the ends of processes, and a separate thread
+//! writes messages.
 
 use std::future::pending;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The contents of the screens of `top` and the actions of its keys, without a terminal and a server.
 //!
-//! Invariants: the rows are those of the view that pass the filter, in its order; the selected row exists, unless there are none.
+//! Invariants: the rows are those of the view that match the filter, in the order of the view. The selected row exists,
+//! unless there are no rows.
 
 use std::cmp::Ordering;
 
