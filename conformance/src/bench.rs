@@ -20,7 +20,7 @@ use crate::{PATIENCE, Program};
 /// How long a driver may take for a round of pairs.
 const ROUND_MAX: Duration = Duration::from_secs(300);
 
-/// The time for a client to send the renewal of a permit, which then waits at the server.
+/// The time in which a client sends the first renewal of a permit. The renewal then waits at the server for a change.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The time to live of leases that are revoked.
@@ -68,7 +68,7 @@ struct Counts {
     settle: Duration,
     revocations: usize,
     deaths: usize,
-    /// The time to live of leases that end with the server.
+    /// The time to live of leases in the measurement of deaths, in which the server is killed.
     ttl_ms: u64,
 }
 
@@ -95,8 +95,8 @@ struct Figures {
     revocation: Vec<Duration>,
     /// The times from the death of the server until the program knows that its permit is lost, ascending.
     death: Vec<Duration>,
-    /// How many milliseconds before the end of the lease, as last reported by the server, the program knew of the loss,
-    /// ascending; negative: after the end.
+    /// The milliseconds from when the program knew of the loss until the end of the lease that the server reported
+    /// last, ascending; negative if the program knew after that end.
     early_ms: Vec<i64>,
 }
 
@@ -195,8 +195,8 @@ impl Pairs<'_> {
     }
 }
 
-/// Returns the memory of one permit: the resident memory of a driver with `counts.permits` permits, less that without
-/// permits, divided by their number.
+/// Returns the memory of one permit in bytes: the resident memory of a driver with `counts.permits` permits, less that
+/// without permits, divided by their number.
 fn permit_bytes(driver: &Driver, name: &str, counts: &Counts) -> Result<u64, String> {
     let name = format!("kept/{name}");
     let memory_with = |count| {

@@ -184,7 +184,7 @@ impl Driver {
         let _ = killpg(Pid::from_raw(self.process_id().cast_signed()), signal);
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the driver's standard output ends, because the driver has ended by itself.
     pub fn wait_for_end(&self, limit: Duration) -> Result<(), String> {
         self.wait("the end of its output", limit, |output| output.has_ended.then_some(()))
     }

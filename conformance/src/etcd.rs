@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::START_MAX;
 use crate::server::{exchange, loopback, within};
 
-/// Dropping it kills the process.
+/// A running etcd. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Etcd {
     pub url: String,
@@ -28,7 +28,7 @@ impl Etcd {
         command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.arg("--data-dir").arg(directory.path());
-        // etcd requires it on machines other than x86-64.
+        // etcd requires this variable on machines other than x86-64.
         command.env("ETCD_UNSUPPORTED_ARCH", if cfg!(target_arch = "aarch64") { "arm64" } else { "" });
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let started = command.spawn();

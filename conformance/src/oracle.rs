@@ -1,7 +1,8 @@
 //! Records when clients believed that they held a permit, and finds beliefs that were wrong.
 //!
 //! The suite does not know at which moment between a command and its answer a driver has asked its client. So a belief
-//! is certain only from the answer to the acquire until the last check that the client affirmed was **sent**.
+//! is certain only from the answer to the acquire until the time at which the suite **sent** the last check that the
+//! client affirmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};

@@ -1,7 +1,7 @@
 //! The network between a driver and the server: a proxy with faults.
 //!
-//! It forwards HTTP request by request, so that a fault affects one request, and other protocols and TLS as the bytes
-//! arrive.
+//! It forwards plain HTTP request by request, so that a fault affects one request. It forwards other protocols and TLS
+//! as the bytes arrive.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

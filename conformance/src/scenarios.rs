@@ -279,7 +279,7 @@ fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
     stage.server.stop()?;
-    // The last answer was to a request that was sent before the server stopped.
+    // The last answer was to a request that was sent before the server stopped, so the lease has ended after this time.
     sleep(millis(SHORT_MS));
     let check = player.begin_check(&permit)?;
     let told = player.await_loss(&permit);
@@ -309,7 +309,7 @@ fn revoked(stage: &Stage<'_>) -> Result<(), String> {
         if grace_ms > 0 && player.driver.can("push") {
             player.driver.event("revoking", &permit.label, crate::PATIENCE)?;
         }
-        // Well before the lease would have ended.
+        // The client must know of the revocation well before the lease would have ended.
         eventually("the client believes in what was revoked", || Ok(!player.believes(&permit)?))?;
         player.await_loss(&permit)?;
         stage.wait_until_free(name)?;

@@ -157,7 +157,8 @@ impl<'a> Stage<'a> {
         self.player_at(name, None, None)
     }
 
-    /// Starts a player. If they are given, it gets a token, and the addresses of the network `first` before its own.
+    /// Starts a player. With `token_file`, the player gets the token in this file. With `first`, it gets the addresses
+    /// of that network before those of its own.
     pub fn player_at(
         &'a self,
         name: &'static str,
@@ -252,7 +253,8 @@ impl Player<'_> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "stop": true}))
     }
 
-    /// Returns whether the client believes in the permit, which may have been revoked without a grace period.
+    /// Returns whether the client believes in the permit. Does not fail if it does: it may not know yet of a revocation
+    /// without a grace period.
     pub fn believes(&self, permit: &Permit) -> Result<bool, String> {
         Ok(self.driver.answer(&self.begin_check(permit)?, PATIENCE)?["held"] == true)
     }

@@ -100,7 +100,7 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "written", source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory).map_err(failed)?;
-    // Used only for the owner of the lock file: until the lock is held, the file may be replaced.
+    // This decides only the owner of the lock file: until the lock is held, another change may replace the file.
     let earlier_owner = fs::metadata(path).ok();
     let _lock = lock(path, earlier_owner.as_ref(), LOCK_WAIT_MAX)?;
     let earlier = match fs::metadata(path) {
@@ -141,8 +141,8 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Locks a file in the same directory until the returned file is closed, so that changes do not run concurrently. A lock
-/// of the file of tokens itself would be lost when it is replaced, and every program that may read the directory could
-/// lock that.
+/// of the file of tokens itself would be lost when that file is replaced. The directory is not locked either, because
+/// every program that may read it could lock it.
 fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Result<File, TokenFileError> {
     let path = with_suffix(path, ".lock");
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "locked", source };

@@ -274,7 +274,7 @@ impl FromStr for Tokens {
 
     fn from_str(text: &str) -> Result<Self, TokensError> {
         let document: Document = toml::from_str(text).map_err(|error| {
-            // Without the rest of the error: it quotes the line, which may contain a token or a hash.
+            // The rest of the error is left out, because it quotes the line, which may contain a token or a hash.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             TokensError::Syntax(format!("line {line}: {}", error.message()))

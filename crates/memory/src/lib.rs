@@ -1,4 +1,4 @@
-//! The system's allocator, which counts the bytes in use, for the memory budget of the server
+//! Counts the bytes that the system's allocator has in use, for the memory budget of the server
 //! (`docs/decisions/0024`). It is a package of its own, because the other packages of the server forbid unsafe code.
 //!
 //! A program that does not install [`CountingAllocator`] counts nothing: [`bytes_in_use`] stays 0.
@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, which counts the bytes in use. It is installed with `#[global_allocator]`.
+/// Forwards to the system's allocator, and counts the bytes in use. It is installed with `#[global_allocator]`.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// The bytes that are allocated at present, including what the allocator adds to each allocation.
+/// The bytes that are allocated at present, including an estimate of what the allocator adds to each allocation.
 pub fn bytes_in_use() -> usize {
     // Different threads may count an allocation and its release, so the sum can be slightly out of date.
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// Of each allocation in glibc's malloc: the alignment, the bytes that precede it, and the least that it takes.
+/// The alignment of each allocation in glibc's malloc, the size of the header before it, and its minimum size, all in
+/// bytes.
 const ALIGNMENT: usize = 16;
 const HEADER: usize = 8;
 const FOOTPRINT_MIN: usize = 32;

@@ -145,7 +145,8 @@ pub enum GrantEnd {
     Disconnected,
     /// The lease of its session expired.
     Expired,
-    /// An administrator revoked it, its session or its semaphore; also if it ended within the grace period.
+    /// An administrator revoked it or its session, or removed its semaphore. The reason is the same if the client
+    /// released the grant within the grace period.
     Revoked,
 }
 

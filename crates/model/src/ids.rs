@@ -48,7 +48,7 @@ impl SessionId {
         ConnectionId::new(number).session()
     }
 
-    /// The session with this number, as a client names it. `None`: no session has the number 0.
+    /// The session with this number, as a client names it; `None` if the number is 0, which no session has.
     pub fn from_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -76,8 +76,9 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A grant, and the waiter that it comes from. Ids are never reused and increase within a name, so a grant id is a fencing
-/// token (`docs/semantics.md`, "Fencing tokens"). No grant has the id 0, which is the default.
+/// The id of a grant, and before that of the waiter that becomes the grant. Ids are never reused and increase within a
+/// name, so a grant id is a fencing token (`docs/semantics.md`, "Fencing tokens"). No grant has the id 0, which is the
+/// default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 

@@ -1,5 +1,5 @@
 //! The environment variables that Kubernetes sets in each container for each Service. Those of a Service with a name
-//! such as `signalbox-config` begin like variables of signalbox.
+//! such as `signalbox-config` begin with `SIGNALBOX_`, as signalbox's own variables do.
 
 /// The advice about the variables of a Service, for messages.
 pub const SERVICE_ADVICE: &str = "Kubernetes makes such variables for a Service with this name; they are ignored; \

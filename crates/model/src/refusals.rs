@@ -114,7 +114,7 @@ statuses! {
     /// The server is shutting down and grants nothing more.
     ShuttingDown = 0x84, "Shutting down", "not_serving",
         "the server is shutting down; try again after its restart";
-    /// A limit of sessions, requests or watches is reached.
+    /// A limit of the server is reached, such as that of sessions, waiting requests or memory ([`Limit`]).
     LimitReached = 0x85, "Limit reached", "limit_reached",
         "a limit of the server is reached; close or finish something first";
     /// The change could not be written to durable storage.
@@ -130,14 +130,15 @@ statuses! {
          server's log has the reason";
 }
 
-/// The reason why a request was refused. A refused request has changed nothing.
+/// The reason why a request was refused. A refused request has changed nothing, except that a change may take effect in
+/// spite of [`Self::NotStored`] (`docs/semantics.md`, "What a restart keeps").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such name.
     NotFound,
     /// The resources are in use.
     NotAvailable,
-    /// The session holds less than it asked to release.
+    /// The session holds fewer resources than the request releases, or does not hold the grant.
     NotAcquired,
     /// The namespace has as many names as its limit allows.
     TooManyNames,

@@ -28,7 +28,7 @@ pub struct SessionEntry<T> {
     pub attached: bool,
     /// Its age in seconds; `None`: it existed before the server was started.
     pub age_s: Option<u32>,
-    /// The number of grants that it holds; for a process, of sets that it has adjustments of.
+    /// The number of grants that it holds; for a process, the number of sets that it has adjustments of.
     pub grants: u32,
     /// The number of its requests that wait.
     pub waiting: u32,

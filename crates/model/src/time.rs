@@ -112,7 +112,8 @@ impl fmt::Display for NoTime {
     }
 }
 
-/// Parses the text that [`Display`](fmt::Display) writes. It may also end after the day, the minute or the second.
+/// Parses the text that [`Display`](fmt::Display) writes. The text may also end after the day, the minute or the
+/// second, and its `Z` may be missing.
 impl FromStr for UnixMilliseconds {
     type Err = NoTime;
 

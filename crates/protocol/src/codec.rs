@@ -60,8 +60,8 @@ pub enum DecodeError {
 /// The server's codec: decodes requests. It returns all complete frames of the buffer at once, and the error of a
 /// malformed frame only after the frames before it.
 ///
-/// A header with a wrong magic byte is returned as the last frame of its run, without a body, so that it can be
-/// answered, unless TLS may begin there. No memory is reserved for a body that is only announced.
+/// A header with a wrong magic byte is returned as the last of these frames, without a body, so that the server can
+/// answer it, except where TLS may begin. No memory is reserved for a body that is only announced.
 #[derive(Debug, Default)]
 pub struct RequestCodec {
     /// The error of a malformed frame, which is returned after the frames before it.

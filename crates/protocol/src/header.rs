@@ -23,9 +23,9 @@ pub const TLS_HANDSHAKE: u8 = 0x16;
 /// connection.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
 
-/// The longest body of a response that a client accepts, in bytes. The longest response about one name is a grant of
-/// all slots of a semaphore, 128 KiB. An AcquireAll can have the slots of seven such names; the rest is reserved for
-/// later versions.
+/// The longest body of a response that a client accepts, in bytes. The longest response about one name is an entry of
+/// List, of at most 193 KiB: the name, and all 65536 slots, each out of service. The rest is reserved for later
+/// versions.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 /// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").

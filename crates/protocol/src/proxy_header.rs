@@ -21,7 +21,8 @@ pub const PROXY_HEADER_LOCAL: [u8; FIXED_BYTES] = *b"\r\n\r\n\0\r\nQUIT\n\x20\0\
 /// The first bytes of every header of version 1, which is a line of text.
 const SIGNATURE_V1: &[u8] = b"PROXY ";
 
-/// The signature, version and command, family, and length.
+/// The length in bytes of the fixed part: the signature, the version and command, the family, and the length of the
+/// rest.
 const FIXED_BYTES: usize = SIGNATURE.len() + 4;
 
 /// The longest length after the fixed part, in bytes.
@@ -125,7 +126,7 @@ impl ProxyHeader {
     }
 
     /// Returns whether a connection begins with a header of any version. `received` must have at least as many bytes as
-    /// the header of a frame; fewer may not show it.
+    /// the header of a frame, because fewer bytes may not suffice to recognise the header.
     pub(super) fn is_at_the_start_of(received: &[u8]) -> bool {
         received.starts_with(&SIGNATURE) || begins_with_version_1(received) == Some(true)
     }

@@ -15,25 +15,25 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use signalbox_model::{Namespace, codes};
 
-/// The first bytes of a challenge: the protocol of this port, and its version.
+/// The first bytes of a challenge: they identify the protocol between relay and leader, and its version.
 const MAGIC: [u8; 4] = *b"SBR\x01";
 
-/// Bytes of a nonce.
+/// The length of a nonce in bytes.
 pub const NONCE_BYTES: usize = 16;
 
-/// Bytes of a proof.
+/// The length of a proof in bytes.
 pub const PROOF_BYTES: usize = 32;
 
-/// Bytes of a [`Challenge`].
+/// The length of a [`Challenge`] in bytes.
 pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 
-/// Bytes of a [`Statement`].
+/// The length of a [`Statement`] in bytes.
 pub const STATEMENT_BYTES: usize = 24;
 
-/// Bytes of an [`Opening`]: the statement and its proof.
+/// The length of an [`Opening`] in bytes: the statement and its proof.
 pub const OPENING_BYTES: usize = STATEMENT_BYTES + PROOF_BYTES;
 
-/// Bytes of a [`Verdict`].
+/// The length of a [`Verdict`] in bytes.
 pub const VERDICT_BYTES: usize = 1 + PROOF_BYTES;
 
 /// The first message, from the leader.
@@ -62,7 +62,7 @@ pub struct Statement {
     pub is_encrypted_by_relay: bool,
     /// The epoch of the leader that the relay connects to.
     pub epoch: u32,
-    /// The peer address of the client's connection to the relay; without a meaning for HTTP.
+    /// The peer address of the client's connection to the relay; ignored for [`RelayedPort::Http`].
     pub client: SocketAddr,
 }
 
@@ -89,7 +89,7 @@ codes! {
     }
 }
 
-/// The answer of the leader to an [`Opening`] with a right proof. An opening with a wrong proof is not answered.
+/// The answer of the leader to an [`Opening`] with a correct proof. An opening with a wrong proof is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The decision.

@@ -226,7 +226,7 @@ impl FileStorage {
     }
 
     /// Returns whether a file with the epoch `newest` has no later owner. The first commit stores this owner's epoch;
-    /// it may be in the file even if it failed.
+    /// the epoch may be in the file even if that commit failed.
     fn is_own(&self, newest: u64) -> bool {
         newest == self.epoch || (!self.is_epoch_stored && newest + 1 == self.epoch)
     }

@@ -99,7 +99,7 @@ pub enum CommitError {
     LeadershipLost {
         /// The epoch of this owner.
         epoch: u32,
-        /// The reason for that.
+        /// The reason why the node no longer leads.
         reason: String,
     },
     /// Flushing to disk failed, now or earlier. It is unknown whether these changes are on disk, and this process

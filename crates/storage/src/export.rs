@@ -56,8 +56,8 @@ pub enum ImportError {
 
 /// Writes all records of the data directory of a server that is not running. It does not change the directory. A record
 /// that cannot be decoded is omitted. If the current commit cannot be read, the records of the commit before it are
-/// written. Returns one sentence about each of these problems. Fails if the file cannot be read otherwise; the export
-/// then has no last line.
+/// written. Returns one sentence about each of these problems. Fails on any other error; the export then has no last
+/// line.
 pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, StorageError> {
     let directory = Directory::open_shared(directory)?;
     let path = directory.file();
@@ -116,8 +116,8 @@ impl<'a> ExportWriter<'a> {
     }
 }
 
-/// Creates a data directory with the records of an export, all of them or none. The directory must be empty, or is
-/// created. Returns the number of records.
+/// Creates a data directory with the records of an export, all of them or none. The directory must be empty or missing;
+/// a missing one is created. Returns the number of records.
 pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportError> {
     let records = read_export(reader)?;
     let directory_lock = Directory::open_exclusive(directory)?;
@@ -138,7 +138,7 @@ pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportE
     Ok(count)
 }
 
-/// Reads an export. Its records do not contradict each other.
+/// Reads an export. Fails if a line is missing or malformed, or if the records contradict each other.
 pub fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
     let records = read_lines(reader)?;
     match contradictions(&records).into_iter().next() {

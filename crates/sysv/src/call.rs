@@ -2,7 +2,7 @@
 //!
 //! A call is numbered once. If the connection breaks, the library connects again, attaches to the same process and
 //! repeats the request with its numbers: the server executes it once. If the server no longer has the process,
-//! the numbers protect nothing, and a call whose outcome is unknown fails with EIDRM.
+//! the numbers cannot prevent a second execution, and a call whose outcome is unknown fails with EIDRM.
 
 use std::fmt::Display;
 use std::io;
@@ -27,7 +27,7 @@ use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
 use crate::token;
 
-/// The pauses between attempts to reach the server.
+/// The first and the longest pause between attempts to reach the server. Each pause is twice as long as the one before.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -53,8 +53,8 @@ pub fn perform<T, E: Display>(
     }
 }
 
-/// The error of a call that no server answers. No error number means that. EIDRM is the one after which programs assume
-/// the least; `semget` does not have it.
+/// Returns the error of a call that no server answers. No error number has that meaning. EIDRM is the one after which
+/// programs assume the least, but `semget` never returns it.
 pub fn unreachable(call: &Call<'_>) -> Failed {
     match call {
         Call::Get { .. } => Failed(libc::ENOMEM),
@@ -188,7 +188,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// The silence after which a waiting call asks the server for a sign of life. With several addresses, the call
-    /// gives up a server that is silent for the time limit, because another one serves by now; otherwise it keeps
+    /// gives up a server that is silent for the time limit, because another one may serve by now; otherwise it keeps
     /// waiting.
     fn silence(&self, place: Place) -> Option<Duration> {
         let waits = matches!(self.call, Call::Operate { .. });
@@ -207,7 +207,8 @@ impl<'a> Attempts<'a> {
         Ok((process, lease.unwrap_or_else(|| process.lease())))
     }
 
-    /// Connects to a server, shows the token, if there is one, and sends a request. The server serves if it answers.
+    /// Connects to a server, shows the token, if there is one, and sends a request. Later attempts begin with the
+    /// server if it answered, and after it otherwise.
     fn reach(&mut self, request: &SysvRequest<'_>) -> Result<(Connection, ResponseFrame), Obstacle> {
         let Settings { servers, timeout, .. } = self.settings;
         let mut connection = Connection::open(servers, *timeout).map_err(Obstacle::Outage)?;
@@ -332,7 +333,7 @@ impl<'a> Attempts<'a> {
         response.map_err(obstacle)
     }
 
-    /// Returns a response with the status of success; any other is not a result of the call.
+    /// Returns the response if its status is success, and otherwise the obstacle that the status means.
     fn judged(&self, response: ResponseFrame, is_repeated: bool) -> Result<ResponseFrame, Obstacle> {
         match Status::from_code(response.status) {
             Some(Status::NoError) => {
@@ -341,7 +342,8 @@ impl<'a> Attempts<'a> {
             }
             Some(Status::NoSuchSession) => Err(Obstacle::Gone),
             Some(Status::ShuttingDown) => Err(Obstacle::Outage(io::Error::other("it is being stopped"))),
-            // The server has forgotten the request. If the request still waits there, it ends with the process.
+            // The server no longer accepts the number of the request (`WINDOW` in `process.rs`), so the outcome is
+            // unknown. If the request still waits there, it ends with the process.
             Some(Status::InvalidArguments) if is_repeated => Err(Obstacle::Gone),
             Some(Status::NotPermitted) => {
                 self.report_missing_right();
@@ -378,7 +380,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Waits for the server to come back, until the call has tried for as long as it may.
+    /// Pauses before the next attempt. Fails if another attempt is pointless, if the call has tried for as long as it
+    /// may, or if a signal ends it.
     fn overcome(&mut self, obstacle: Obstacle) -> Result<(), Failed> {
         let error = match obstacle {
             Obstacle::Outage(error) => error,
@@ -457,7 +460,7 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
     }
 }
 
-/// The call of attempts that only reach the server.
+/// A placeholder for attempts that only attach to the process. It is never sent.
 static NO_CALL: Call<'static> = Call::Control { set: SetId(0), command: SetCommand::Stat };
 
 /// The groups of the process when it is opened, up to the most that a request can have.

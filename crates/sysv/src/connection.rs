@@ -18,7 +18,7 @@ use crate::servers::{Place, Servers};
 use crate::signals::{Shield, Woken};
 use crate::socket::{Identity, Socket};
 
-/// The initial size of a buffer. A request with 500 operations fits without a further allocation.
+/// The initial size of a buffer in bytes. A request with 500 operations fits without a further allocation.
 const REQUEST_BYTES: usize = 4096;
 
 /// The longest wait for an address to accept a connection. Signals are blocked meanwhile.

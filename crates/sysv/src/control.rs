@@ -95,7 +95,8 @@ pub unsafe fn control(
             let values = unsafe { std::slice::from_raw_parts(values, count) };
             on_set.change(SetCommand::SetAll(values.into()))
         }
-        // Also SEM_STAT and SEM_STAT_ANY: an index of the kernel's table is never that large.
+        // SEM_STAT and SEM_STAT_ANY fail too: they expect an index of the kernel's table, which is never as large as an
+        // id of the server.
         _ => Err(Failed(libc::EINVAL)),
     }
 }

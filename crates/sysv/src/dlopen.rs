@@ -20,7 +20,8 @@ struct Onward {
     kept_flags: usize,
 }
 
-/// Without settings, the library does nothing, so the flag is kept.
+/// Returns the C library's function and the flags to keep. Without settings, RTLD_DEEPBIND is kept too, because the
+/// library then does nothing.
 extern "C" fn onward() -> Onward {
     let is_off = catch_unwind(|| matches!(mode(), Mode::Off)).unwrap_or(false);
     let kept_flags = if is_off { usize::MAX } else { !(libc::RTLD_DEEPBIND as usize) };

@@ -7,7 +7,7 @@
 //!
 //! The child of a fork or vfork has no process on the server yet. Its calls of these functions only read the list of
 //! processes, and pass their arguments on unchanged. `posix_spawn`, `system` and `popen` make new processes through
-//! functions within the C library, which cannot be replaced and need not be.
+//! functions within the C library, which cannot be replaced and need not be: a new process has nothing to take over.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int};
@@ -115,7 +115,7 @@ unsafe fn hand_over(envp: List, exec: impl Fn(List) -> c_int) -> c_int {
     result
 }
 
-/// A process that is about to replace this program.
+/// A prepared replacement of this program, with the process of the server that is handed over.
 struct Departure {
     process: &'static Process,
     settings: &'static Settings,
@@ -290,7 +290,7 @@ const VARIABLE: &CStr = c"SIGNALBOX_SYSV_PROCESS";
 /// The time in which the new program has to attach. The server limits it to the process's time to live.
 const GRACE: Milliseconds = Milliseconds(30_000);
 
-/// The longest text of the variable, with its name and the zero byte.
+/// The longest text of the variable in bytes, with its name and the zero byte.
 const BYTES_MAX: usize = 160;
 
 /// The variable as a line of the new program's environment.

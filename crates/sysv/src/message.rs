@@ -1,10 +1,10 @@
 //! Messages to the program's standard error.
 //!
-//! There are five occasions: variables that are ignored; settings that cannot be used, or that keep the token from being sent; a
-//! server that cannot be reached; a server that refuses the token or a call; and a token that cannot be read again. Each is
-//! reported once. An outage is reported again if the server was reached meanwhile, and the last one if the token was
-//! read meanwhile. A message is one `write`, so that it is not mixed with the program's own output, and bypasses the
-//! program's buffers.
+//! There are five occasions: variables that are ignored; settings or ids of sets that cannot be used, and settings that
+//! keep the token from being sent; a server that cannot be reached; a server that refuses the token or a call; and a
+//! token that cannot be read again. Each is reported once. An outage is reported again if the server was reached
+//! meanwhile, and the last one if the token was read meanwhile. A message is one `write`, so that it is not mixed with
+//! the program's own output, and bypasses the program's buffers.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ pub struct Once(AtomicBool);
 /// Variables are ignored, because Kubernetes has made them.
 pub static IGNORED: Once = Once::new();
 
-/// The settings cannot be used.
+/// The settings or the id of a set cannot be used, or the settings keep the token from being sent.
 pub static SETTINGS: Once = Once::new();
 
-/// The server cannot be reached, or refuses what every call needs.
+/// The server cannot be reached, or its answer is malformed.
 pub static OUTAGE: Once = Once::new();
 
 /// The server does not accept the token, or the program lacks a right.

@@ -21,8 +21,9 @@ use crate::socket::Identity;
 /// Marks a slot without an unanswered request.
 const NONE: u64 = u64::MAX;
 
-/// The server answers requests at most 1024 above the lowest unanswered one. Beyond this distance, a call that still
-/// waits is no longer protected against repetition (`docs/sysv.md`, "Limits").
+/// The greatest distance that the library states between the id of a request and the lowest unanswered id. The server
+/// accepts at most 1024. A call that still waits at a greater distance is no longer protected against repetition
+/// (`docs/sysv.md`, "Limits").
 const WINDOW: u64 = 1000;
 
 /// The processes that are known in this memory, the latest first. There are several if one was lost, or after a vfork,
@@ -34,8 +35,8 @@ static ADJUSTMENTS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// A process of the server.
 pub struct Process {
-    /// The process id on this machine. By it, the child of a vfork or clone, which sees the same memory or a copy of
-    /// it, knows that this process is not its own.
+    /// The process id on this machine. The child of a vfork or clone sees the same memory or a copy of it, and
+    /// recognises by this id that the process is not its own.
     pid: u32,
     name: Name,
     next_request: AtomicU64,
@@ -98,7 +99,7 @@ impl Process {
     }
 
     /// Adds to the list a process that was opened or handed over. If another thread was faster, its process is
-    /// returned, and the connection of `lease` is closed, which ends this one.
+    /// returned, and the connection of `lease` is closed, which ends the new process on the server.
     pub fn publish(
         name: Name,
         next_request: u64,
@@ -180,8 +181,8 @@ impl Process {
         RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
     }
 
-    /// Forgets a process that the server no longer has, or must not have. Closes its connections, except those of calls
-    /// of other threads, which notice it themselves.
+    /// Forgets a process that the server no longer has, or that the library gives up. Closes its connections, except
+    /// those of calls of other threads, which notice it themselves.
     pub fn forget(&self) {
         if self.is_gone.swap(true, Ordering::SeqCst) {
             return;
@@ -235,7 +236,7 @@ impl Slot {
     fn take(&'static self) -> Option<Lease> {
         let (free, busy) = (Ordering::Relaxed, Ordering::Acquire);
         let taken = self.is_busy.compare_exchange(false, true, busy, free);
-        // Not `then_some`, because dropping a lease frees the slot.
+        // Not `then_some`: it would make and drop a lease of a busy slot, which would free the slot.
         taken.is_ok().then(|| Lease { slot: self })
     }
 

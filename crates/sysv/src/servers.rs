@@ -1,5 +1,5 @@
-//! The addresses of the server, or of the nodes of a cluster, of which one serves and the others refuse connections. A
-//! host name means all its addresses, and is resolved for each attempt.
+//! The addresses of the server, or of the nodes of a cluster, of which some may refuse connections. A host name means
+//! all its addresses, and is resolved for each attempt.
 //!
 //! They are tried in turn, from the one that served last. All threads share the position at which the next attempt
 //! begins. It is only a hint: each attempt may reach every address, whatever other threads do meanwhile.
@@ -18,8 +18,8 @@ pub struct Servers {
     all: Vec<Server>,
     /// The position of the server with which the next attempt begins.
     first: AtomicUsize,
-    /// The hash of the address of this server with which the attempt begins; if no address has this hash, it begins
-    /// with any.
+    /// The hash of the address of that server with which the attempt begins. If no address has this hash, the attempt
+    /// begins with the first one.
     first_address: AtomicU64,
 }
 

@@ -18,7 +18,7 @@ use crate::message;
 use crate::servers::Servers;
 use crate::token::{Token, TokenSource};
 
-/// The prefix of all variables of this library.
+/// The prefix of the library's own environment variables. Those of the token have another one.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
 
 /// The variable in which a program hands its process over to the next one, without the prefix.
@@ -113,7 +113,7 @@ pub fn report_ignored() {
     }
 }
 
-/// Reads the settings; `None` if there are none. Adds the names of variables that Kubernetes has made to `ignored`.
+/// Reads the settings; `None` if there are none. Appends to `ignored` the names of variables that Kubernetes has made.
 ///
 /// A program that has more rights than its caller (`AT_SECURE`) has no settings: the caller must not choose its server.
 fn read(

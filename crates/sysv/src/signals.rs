@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old_state: *mut c_int) -> c_int;
 }
 
-/// `PTHREAD_CANCEL_DISABLE`. The C library's calls are not cancellation points, so these must not be.
+/// `PTHREAD_CANCEL_DISABLE`. The C library's semaphore calls are not cancellation points, so the library's must not be.
 const CANCEL_DISABLE: c_int = 1;
 
 /// The signals of faults of the program itself. They cannot be postponed.

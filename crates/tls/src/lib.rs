@@ -67,7 +67,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Returns the error of a file whose contents cannot be used.
+    /// Returns a function that converts an error about the contents of this file.
     pub fn unusable(path: &Path) -> impl Fn(Error) -> Self + '_ {
         |problem| match &problem {
             Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))

@@ -91,7 +91,7 @@ impl FromStr for Keys {
 /// key.
 pub fn key(text: &str) -> Option<i32> {
     match text.strip_prefix("0x") {
-        // The standard parsers accept a plus, and that of hexadecimal digits a minus.
+        // The standard parsers would accept a plus; a hexadecimal key has no sign.
         Some(digits) if digits.starts_with(['+', '-']) => None,
         Some(digits) => u32::from_str_radix(digits, 16).ok().map(u32::cast_signed),
         None if text.starts_with('+') => None,

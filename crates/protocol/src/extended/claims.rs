@@ -118,7 +118,7 @@ impl<'a> Claims<'a> {
         // Sorted, because comparing each with each would be slow for long names with common prefixes.
         let mut sorted: Vec<_> = list.iter().map(|claim| (claim.name, claim.namespace)).collect();
         sorted.sort_unstable();
-        // A name that the server resolves may be in either namespace.
+        // A name that the server resolves may be in either namespace. It is sorted before the same name in one of them.
         let is_same = |(name, namespace): (&[u8], Option<Namespace>), (other, other_namespace)| {
             name == other && (namespace == other_namespace || namespace.is_none())
         };

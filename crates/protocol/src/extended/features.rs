@@ -49,7 +49,7 @@ impl Features {
     pub const SESSIONS: Self = Self(1 << 10);
     /// Export. A server without a store does not have it.
     pub const EXPORT: Self = Self(1 << 11);
-    /// Where, and the notice Moved.
+    /// The operation Where, and the notice Moved.
     pub const WHERE: Self = Self(1 << 12);
 
     /// Returns the features of both sets.

@@ -30,7 +30,7 @@ pub const DECLARATIONS_MAX: usize = 64;
 /// The most sessions of one Held (`docs/protocol.md`, "Held").
 pub const HELD_SESSIONS_MAX: usize = 1024;
 
-/// The largest capacity of a semaphore with numbered slots: the number of slots of a grant is a `u16` on the wire
+/// The largest capacity of a semaphore with numbered slots: the number of a slot is a `u16` on the wire
 /// (`docs/protocol.md`, "Declare").
 pub const NUMBERED_CAPACITY_MAX: u32 = 1 << 16;
 

@@ -55,7 +55,7 @@ pub(super) fn read_notice(fields: &mut Fields<'_>) -> Option<Option<ReceivedNoti
     }))
 }
 
-/// The most addresses of a list.
+/// The most addresses of a list. Further ones are not sent.
 const ADDRESSES_MAX: usize = 64;
 
 /// The bit of the flags of a Where: another node relays the connection.
@@ -82,7 +82,8 @@ pub struct Whereabouts<A> {
 pub struct Moved<A> {
     /// The epoch that ends.
     pub epoch: u32,
-    /// The addresses of that node for clients or, if it is not known yet, those of each node that may be it.
+    /// The addresses of that node for clients or, if it is not known yet, those of each node that may become the
+    /// leader.
     pub addresses: A,
 }
 

@@ -42,11 +42,11 @@ codes! {
         DeleteCounter = 0x46,
         /// Lists all sessions.
         Sessions = 0x47,
-        /// Revokes the leased sessions of a client.
+        /// Revokes the leased sessions of clients with these addresses.
         RevokeClient = 0x48,
         /// Returns all stored records as they are at one moment.
         Export = 0x49,
-        /// Revokes the leased sessions of a client with this identity.
+        /// Revokes the leased sessions of clients with this identity.
         RevokeIdentity = 0x4a,
         /// Cancels a waiting request, or those of a session, for an administrator.
         CancelWaiting = 0x4b,

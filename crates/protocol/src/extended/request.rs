@@ -16,7 +16,8 @@ use signalbox_model::{
 };
 
 /// An extended request. Each variant has a section of the same name in `docs/protocol.md`. Sessions are identified by
-/// their numbers; labels are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) arbitrary bytes, names are 1 to 65535.
+/// their numbers; labels are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) arbitrary bytes, and names are 1 to
+/// 65535 arbitrary bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended<'a> {
     /// "Hello".

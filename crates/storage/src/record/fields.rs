@@ -6,7 +6,7 @@ use signalbox_model::{
     Generation, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey, UnixSeconds,
 };
 
-/// A field; the error of decoding is the end of a sentence about its record.
+/// A decoded field. An error is the end of a sentence about its record.
 pub(super) type DecodeResult<T> = Result<T, &'static str>;
 
 /// A type with one layout in all records.
