@@ -20,9 +20,9 @@ pub enum Fault {
         up_ms: u64,
         down_ms: u64,
     },
-    /// The connection is closed instead of forwarding a request.
+    /// A request is not forwarded, and its connection is closed.
     DropBefore,
-    /// The connection is closed instead of forwarding an answer.
+    /// An answer is not forwarded, and its connection is closed.
     DropAfter,
     /// An HTTP request arrives again after this time, over another connection.
     Duplicate {
@@ -148,7 +148,7 @@ impl Network {
 
 type ReadUnit = fn(&mut TcpStream) -> io::Result<Vec<u8>>;
 
-/// Forwards in both directions until one of them ends.
+/// Connects to the server, and forwards in both directions until one of them ends.
 fn connect(near: TcpStream, server: SocketAddr, read_unit: ReadUnit, shared: Arc<Shared>) {
     if shared.state().fault == Fault::Cut {
         shared.record_drop();

@@ -97,7 +97,7 @@ fn defaults(stage: &Stage<'_>) -> Result<(), String> {
     let request = |permit, maximum| Request::of(permit, "n", maximum).default_ttl_ms(DEFAULT_TTL_MS);
     let held = player.acquire(request("a", 2))?.held()?;
     player.must_hold(&held)?;
-    // It has just been acquired, or renewed.
+    // The lease has just been acquired or renewed.
     match stage.server.grant(&held.fence) {
         Some(Held::For(left)) if (millis(DEFAULT_TTL_MS / 2)..=millis(DEFAULT_TTL_MS)).contains(&left) => {}
         other => return Err(format!("a lease must last {DEFAULT_TTL_MS} ms, and the server says {other:?}")),
@@ -393,12 +393,12 @@ fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
     let other = Network::to(&stage.server.addresses()).map_err(|error| error.to_string())?;
     other.set(Fault::HalfOpen);
     let player = stage.player_at("first", Some(&other), None)?;
-    // Long enough to ask one server, which takes some seconds, and then the other.
+    // A lease of this length leaves time to ask one server, which takes some seconds, and then the other.
     let ttl_ms = 3 * RENEWED_MS;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
     sleep(millis(ttl_ms + 200));
     player.must_hold(&permit)?;
-    // And the other way round.
+    // Now the first address answers, and the second does not.
     other.set(Fault::None);
     player.network.set(Fault::HalfOpen);
     sleep(millis(ttl_ms + 200));
@@ -422,7 +422,7 @@ fn single_flight(stage: &Stage<'_>) -> Result<(), String> {
     third.network.set(Fault::None);
     third.finish(other)?.done()?;
     stage.wait_until_free("n")?;
-    // Later requests begin anew. A worker that fails passes the work on, and so does one that is killed.
+    // Later requests begin anew. If a worker fails or is killed, the next request gets the work.
     let worker = first.acquire(waiting("e"))?.held()?;
     let next = second.begin(waiting("f").ttl_ms(RENEWED_MS))?;
     stage.wait_for_usage("n", 1, 1)?;

@@ -67,7 +67,7 @@ pub enum Held {
     No,
 }
 
-/// Returns a loopback address that no other suite uses at the same time.
+/// Returns a loopback address that is made of the process id, so that no other suite uses it at the same time.
 pub fn loopback() -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0001 | (std::process::id() << 2 & 0x00ff_ffff))
 }
@@ -171,7 +171,8 @@ impl Server {
         eventually("the server is not stopped", is_stopped)
     }
 
-    /// Continues the node that was stopped. If it was a leader and has been replaced, it ends, and is restarted.
+    /// Continues the node that was stopped. If it was a leader and has been replaced, it ends, and the suite restarts
+    /// it.
     pub fn resume(&self) {
         self.nodes.iter().for_each(|node| node.signal(Signal::SIGCONT));
     }

@@ -233,7 +233,7 @@ impl Tokens {
         self.verdict(token.id(), now_s, |hash| token.has_hash(hash))
     }
 
-    /// Verifies a token again that was verified with the entry `earlier`.
+    /// Verifies again a token that was verified before, with the entry `earlier`. `now_s` is in seconds of Unix time.
     pub fn revalidate(&self, earlier: &Entry, now_s: u64) -> Verdict<'_> {
         self.verdict(earlier.id, now_s, |hash| *hash == earlier.hash)
     }

@@ -65,8 +65,8 @@ pub const LABEL_BYTES_MAX: usize = 255;
 /// The resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
-    /// The namespace of the name; `None`: the server resolves the name when its turn comes, to the declared semaphore
-    /// of this name if there is one, else to the counter, which needs a maximum.
+    /// The namespace of the name; `None`: when the turn of the name comes, the server resolves it to the declared
+    /// semaphore of this name if there is one, and otherwise to the counter, which needs a maximum.
     pub namespace: Option<Namespace>,
     /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
     pub name: &'a [u8],

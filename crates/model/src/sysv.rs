@@ -125,7 +125,7 @@ pub struct OpenedProcess {
     pub process: ProcessId,
     /// Its secret.
     pub key: SessionKey,
-    /// How long it lives on after its last connection was lost.
+    /// How long the server keeps it after its last connection was lost.
     pub ttl: Milliseconds,
 }
 

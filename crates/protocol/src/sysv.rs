@@ -50,7 +50,7 @@ requests! {
     pub enum SysvRequest<'a>: SysvOpcode {
         /// "OpenProcess".
         OpenProcess {
-            /// How long the process lives on after its last connection was lost; `None`: the server's default.
+            /// How long the server keeps the process after its last connection was lost; `None`: the server's default.
             ttl: Option<Milliseconds>,
             /// The process's number on its machine.
             pid: u32,
@@ -70,7 +70,7 @@ requests! {
         },
         /// "KeepProcess".
         KeepProcess {
-            /// How long the process lives on without a connection.
+            /// How long the server keeps the process without a connection.
             grace: Milliseconds,
         },
         /// "SemGet".

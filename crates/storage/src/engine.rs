@@ -41,7 +41,7 @@ const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
 /// Memory for the engine's cache of pages, in bytes. The records are read once, and a commit accesses a small part of them.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Opens the bytes that the engine works on: once at the start, and again after each failure.
+/// Opens the bytes that the engine works on: at the start, for the first commit, and after each failure.
 pub type Medium = Box<dyn FnMut() -> io::Result<Box<dyn StorageBackend>> + Send>;
 
 /// A store in a file.
@@ -175,7 +175,7 @@ impl FileStorage {
     }
 
     /// Takes the file, open for writing. It is reopened if it is a copy, which was verified already, or if a failure
-    /// closed it.
+    /// closed it. Fails if a flush has failed.
     fn take_opened(&mut self) -> Result<OpenedFile, CommitError> {
         if let Some(source) = self.flush_failure.get() {
             self.opened = None;

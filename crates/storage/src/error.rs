@@ -1,7 +1,7 @@
 //! The errors of opening, reading and writing a store. Every message states what to do if anything can be done.
 //!
-//! The engine panics on some kinds of damage, because it takes them for bugs of its own. For an operator they are errors like
-//! others, so nothing is printed or logged about the panic itself.
+//! The engine panics on some kinds of damage, because it treats them as its own bugs. For an operator they are ordinary
+//! errors, so nothing is printed or logged about the panic itself.
 
 use std::cell::Cell;
 use std::io;
@@ -114,7 +114,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Returns whether another owner has the store. If so, requests that depend on it must no longer be answered.
+    /// Returns whether this owner has lost the store. If so, requests that depend on it must no longer be answered.
     pub fn is_ownership_lost(&self) -> bool {
         matches!(self, Self::Superseded { .. } | Self::LeadershipLost { .. })
     }

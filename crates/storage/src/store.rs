@@ -38,11 +38,12 @@ pub trait Storage: Send {
 
 /// The records of a store as they were at one moment. The store keeps them until this is dropped.
 pub trait Snapshot: Send {
-    /// Passes every record to `each` until it breaks, grouped by kind, so that a session comes before its grants. Fails
-    /// if anything cannot be read; the records passed until then are incomplete.
+    /// Passes every record to `each` until that returns a break, grouped by kind, so that a session comes before its
+    /// grants. Fails if anything cannot be read; the records passed until then are incomplete.
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError>;
 
-    /// The directory of the store, if the store's file grows while a snapshot exists.
+    /// The directory of the store, if the store's file grows while a snapshot exists. A slow reader should first copy
+    /// the snapshot to a file there.
     fn directory(&self) -> Option<&Path> {
         None
     }

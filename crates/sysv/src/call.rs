@@ -166,7 +166,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes that a connection to this address was lost after the server had answered on it.
+    /// Notes that a connection to this address was lost after the server had answered on it. If the server was silent,
+    /// the next attempt begins after this address.
     fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
         if error.kind() == io::ErrorKind::TimedOut {
             self.settings.servers.begin_behind(place);

@@ -2,8 +2,8 @@
 //!
 //! A connection has one request in flight, and perhaps a Cancel and a Noop. Its first error ends it, because a frame
 //! may have been sent or received only in part. All responses are read before a request is finished, because a socket
-//! that is closed with unread bytes is reset, and the server would take that for a lost connection instead of a process
-//! that has ended. A connection to a server that is silent is reset on purpose: the process has not ended.
+//! that is closed with unread bytes is reset, and the server would treat that as a lost connection instead of the end
+//! of the process. A connection to a server that is silent is reset on purpose: the process has not ended.
 
 use std::io;
 use std::net::SocketAddr;

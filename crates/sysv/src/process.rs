@@ -1,8 +1,8 @@
 //! The process on the server that represents this one, and its connections.
 //!
 //! One process of the server owns the adjustments of all threads. Each thread that is in a call has a connection of its
-//! own. Connections are kept for later calls and never closed while the process lives, because the server takes the end
-//! of the last one for the end of the process.
+//! own. Connections are kept for later calls and never closed while the process lives, because the server treats the
+//! end of the last one as the end of the process.
 //!
 //! Entries of the lists here are added and never removed, so that no lock is needed: a signal handler may call `semop`
 //! while a call waits, and a fork may happen at any time.
@@ -255,6 +255,8 @@ impl Lease {
         lease
     }
 
+    /// Replaces the connection. The descriptor is -1 while the other fields change, so that the child of a fork never sees
+    /// a mixture of two sockets.
     pub fn set(&mut self, connection: Option<Connection>) {
         let identity = connection.as_ref().map(Connection::identity);
         self.slot.descriptor.store(-1, Ordering::Relaxed);

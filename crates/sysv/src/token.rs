@@ -1,5 +1,5 @@
-//! The token that proves to the server what a program may do. Other clients of this machine read it from the same
-//! variables. Its file may be replaced while the program runs.
+//! The token that proves to the server what a program may do. The other clients of signalbox read it from the same
+//! environment variables. Its file may be replaced while the program runs.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;

@@ -36,8 +36,8 @@ impl Features {
     pub const DECLARE: Self = Self(1 << 4);
     /// Leased sessions, their grants, and declared semaphores survive a restart of the server.
     pub const DURABLE: Self = Self(1 << 5);
-    /// A slot in AcquireGrant and AcquireAll, Pause, SetSlot. A server without it ignores the slot of a request, and grants
-    /// any.
+    /// A slot in AcquireGrant and AcquireAll, Pause, SetSlot. A server without it ignores the slot of a request, and
+    /// grants any resource.
     pub const SLOTS: Self = Self(1 << 6);
     /// System V semaphore sets: OpenProcess to ListUsers.
     pub const SYSV: Self = Self(1 << 7);
