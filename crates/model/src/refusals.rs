@@ -60,7 +60,7 @@ statuses! {
     /// The request waited until its timeout and was not granted.
     TimedOut = 0x23, "Timed out", "timed_out",
         "the requested resources stayed in use until the timeout; try again, or use a longer timeout";
-    /// As many requests wait in the queue as the request accepts, or as the server allows.
+    /// The queue already has as many requests as the request accepts before it.
     QueueFull = 0x24, "Queue full", "queue_full",
         "the queue for the requested resources is full; try again later, or accept a longer queue";
     /// Cancel, or the end of the session, removed the request from the queue.
@@ -103,7 +103,7 @@ statuses! {
     /// The server does not know the opcode.
     UnknownCommand = 0x81, "Unknown command", "unknown_command",
         "the server does not support this operation; use a signalbox server that does";
-    /// The configured limit of names is reached.
+    /// The namespace has as many names as its limit allows, or the server has no memory left for a plain request.
     OutOfMemory = 0x82, "OutOfMemory", "limit_reached",
         "the server has no memory or no room for another name; look at its memory (`memory_max`) and its limit of names \
          (`max_names`)";
@@ -144,7 +144,7 @@ pub enum Refusal {
     TooManyNames,
     /// The request's timeout has passed.
     TimedOut,
-    /// More requests are waiting than the request accepts ahead of it.
+    /// The queue already has as many requests as the request accepts before it.
     QueueFull,
     /// The request was canceled, or its owner ended the session.
     Canceled,

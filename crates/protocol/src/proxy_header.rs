@@ -33,7 +33,7 @@ const LENGTH_MAX: usize = 520;
 pub enum ProxyHeader {
     /// More bytes are needed.
     Incomplete {
-        /// The least length of the header in bytes, from the start of the connection; more than were given.
+        /// The minimum length of the header in bytes, from the start of the connection. It is more than was received.
         bytes_least: usize,
     },
     /// A complete header.

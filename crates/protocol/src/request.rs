@@ -46,7 +46,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Decodes a request of the class [`FrameClass::Plain`]. If it is not valid, the error is the status of the
-    /// response. Further bytes after those that the operation defines are ignored, as in yrmcds.
+    /// response. Bytes after those that the operation defines are ignored, as in yrmcds.
     #[inline]
     pub fn parse(&self) -> Result<Request<'a>, Status> {
         match self.class() {

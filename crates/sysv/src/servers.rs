@@ -147,7 +147,7 @@ fn hash(address: SocketAddr) -> u64 {
 impl FromStr for Servers {
     type Err = String;
 
-    /// There may be blanks around the commas, as in lists of keys.
+    /// Parses `host:port`, or several of them with commas between them. There may be blanks around the commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let all = text.split(',').map(|item| server(item.trim())).collect::<Option<_>>();
         let all = all.ok_or_else(|| {
@@ -166,7 +166,7 @@ fn server(text: &str) -> Option<Server> {
     (!host.is_empty()).then(|| Server { text: text.to_owned(), host: host.to_owned(), port })
 }
 
-/// For messages.
+/// Writes the servers as they were given, for messages.
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.all.iter().enumerate() {

@@ -24,7 +24,8 @@ const PREFIX: &str = "SIGNALBOX_SYSV_";
 /// The variable in which a program hands its process over to the next one, without the prefix.
 const HANDOVER: &str = "PROCESS";
 
-/// The variable by which `signalbox sysv run` makes the library only check its settings, without the prefix.
+/// The variable with which `signalbox sysv run` makes the library end a program if the settings are wrong, without the
+/// prefix.
 const CHECK: &str = "CHECK";
 
 /// How long a call tries to reach the server, unless the settings say otherwise.
@@ -98,7 +99,7 @@ pub fn mode() -> &'static Mode {
     })
 }
 
-/// Returns whether the program was started only to check the settings.
+/// Returns whether the program was started only to check the settings, and should end if they are wrong.
 pub fn is_check() -> bool {
     std::env::var_os(format!("{PREFIX}{CHECK}")).is_some()
 }

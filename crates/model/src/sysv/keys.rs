@@ -7,7 +7,7 @@ use std::str::FromStr;
 pub struct Keys {
     all: bool,
     ranges: Vec<(u32, u32)>,
-    /// Keys of this host, each with the key that the hosts share in its place.
+    /// Keys of this host, each with the server's key that replaces it.
     map: Vec<(u32, u32)>,
 }
 
