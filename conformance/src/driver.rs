@@ -125,6 +125,7 @@ impl Driver {
         Ok(Sent { id: *next, at, command })
     }
 
+    /// Waits for the answer to a command that was sent.
     pub fn answer(&self, sent: &Sent, limit: Duration) -> Result<Value, String> {
         self.wait(&format!("an answer to {}", sent.command), limit, |output| output.answers.remove(&sent.id))
     }
@@ -136,6 +137,7 @@ impl Driver {
         Ok((sent, answer))
     }
 
+    /// Returns the first such event of a permit. Waits for it if the driver has not sent it yet.
     pub fn event(&self, event: &str, permit: &str, limit: Duration) -> Result<Value, String> {
         let is_it = |value: &&Value| value["event"] == event && value["permit"] == permit;
         self.wait(&format!("the event \"{event}\" of {permit}"), limit, |output| {
@@ -143,6 +145,7 @@ impl Driver {
         })
     }
 
+    /// Returns all events of a permit so far.
     pub fn events(&self, permit: &str) -> Vec<Value> {
         lock(&self.output).events.iter().filter(|value| value["permit"] == permit).cloned().collect()
     }

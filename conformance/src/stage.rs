@@ -324,6 +324,7 @@ impl Player<'_> {
         Ok(())
     }
 
+    /// Releases a permit. Fails if the client believes in it afterwards.
     pub fn release(&self, permit: &Permit) -> Result<(), String> {
         self.release_by(permit, json!({"do": "release", "permit": permit.label}))
     }

@@ -17,8 +17,8 @@ macro_rules! statuses {
         }
 
         impl Status {
-            /// The body of an error response with this status: byte for byte the text of yrmcds, if it has the status. Empty
-            /// for [`Self::NoError`].
+            /// The body of an error response with this status: byte for byte the text of yrmcds, if yrmcds has the
+            /// status. Empty for [`Self::NoError`].
             pub fn message(self) -> &'static str {
                 match self {
                     $(Self::$variant => $message,)*
@@ -51,7 +51,7 @@ statuses! {
     /// The request breaks a rule of its operation and can never succeed.
     InvalidArguments = 0x04, "Invalid arguments", "bad_request",
         "the server refused the arguments; request at least 1 resource and at most the capacity or maximum";
-    /// The resources are in use; the same request may succeed later.
+    /// The resources are in use, or the name has fewer than the request asks for. The same request may succeed later.
     ResourceNotAvailable = 0x21, "Resource not available", "not_available",
         "the requested resources are in use; try again later, or wait for them in the queue";
     /// The connection or session holds fewer resources than the request releases, or does not hold the grant.
@@ -136,7 +136,7 @@ statuses! {
 pub enum Refusal {
     /// There is no such name.
     NotFound,
-    /// The resources are in use.
+    /// The resources are in use, or the name has fewer than the request asks for.
     NotAvailable,
     /// The session holds fewer resources than the request releases, or does not hold the grant.
     NotAcquired,

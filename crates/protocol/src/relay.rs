@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both sides prove with the nonce that they know the leader's secret, which is not sent. After the verdict, the bytes
-//! from and to the client follow unchanged. A relay that encrypts them begins TLS, and first proves within it that it
+//! from and to the client follow unchanged. A relay that encrypts them begins TLS, and first proves within TLS that it
 //! is the relay: otherwise an attacker between the nodes could begin TLS in its place. All numbers are big-endian.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

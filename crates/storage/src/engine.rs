@@ -150,7 +150,8 @@ impl FileStorage {
         self.was_repaired
     }
 
-    /// Opens the file, and returns whether it needed a repair.
+    /// Opens the file for writing or, if `is_copy`, so that what the engine writes stays in memory. Returns whether the
+    /// file needed a repair.
     fn open_file(&mut self, is_copy: bool) -> Result<(OpenedFile, bool), StorageError> {
         let inner = (self.medium)().map_err(unusable(&self.path))?;
         let guard = FlushGuard::new(inner, self.flush_failure.clone());

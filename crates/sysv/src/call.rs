@@ -2,7 +2,8 @@
 //!
 //! A call is numbered once. If the connection breaks, the library connects again, attaches to the same process and
 //! repeats the request with its numbers: the server executes it once. If the server no longer has the process,
-//! the numbers cannot prevent a second execution, and a call whose outcome is unknown fails with EIDRM.
+//! the numbers cannot prevent a second execution, and a call whose outcome is unknown fails with EIDRM, or with ENOMEM
+//! if it is `semget`.
 
 use std::fmt::Display;
 use std::io;
@@ -79,7 +80,7 @@ struct Attempts<'a> {
 enum Obstacle {
     /// Another attempt may succeed.
     Outage(io::Error),
-    /// The process has ended on the server.
+    /// The process has ended on the server, or the server no longer accepts the number of its request.
     Gone,
     /// The call fails.
     Final(Failed),
@@ -112,6 +113,7 @@ impl<'a> Attempts<'a> {
                     drop(lease);
                     process.forget();
                     if self.is_sent && !self.call.is_repeatable() {
+                        // The error of this call also reports the lost adjustments.
                         process::take_lost_adjustments();
                         return Err(unreachable(self.call));
                     }
