@@ -66,8 +66,8 @@ pub(crate) fn needs_more<T, S: AsRef<[u16]>>(waiter: &ListEntry<T, S>, capacity:
     waiter.resources > capacity || waiter.slots.as_ref().iter().any(|slot| u32::from(*slot) >= capacity)
 }
 
-/// Returns the steps to these declarations, which have different names, in their order. With `prune`, steps that remove
-/// the other semaphores of `present` follow, in the order of the names, except those that the configuration declares.
+/// Returns a step for each wanted declaration, in their order; their names must differ. With `prune`, steps that remove the
+/// other semaphores of `present` follow, in the order of the names, except those that the configuration declares.
 pub(crate) fn steps<'a>(
     wanted: &[Declaration<'a>],
     present: impl IntoIterator<Item = Present<'a>>,

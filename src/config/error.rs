@@ -8,7 +8,8 @@ use std::path::Path;
 
 use thiserror::Error;
 
-/// The mistakes that make a configuration unusable, at least one. Displays the first one.
+/// The mistakes that make a configuration unusable. There is at least one. Displays the first one, and the number of the
+/// others.
 #[derive(Debug, Error)]
 #[error("{}", first_of(.0))]
 pub struct ConfigError(pub(super) Vec<String>);

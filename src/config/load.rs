@@ -1,9 +1,9 @@
 //! Reads a configuration file, in either language, and then the variables of the environment.
 //!
-//! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its
-//! value is written as in yrmcds.conf. A variable with this prefix that belongs to no key is an error, because a server
-//! that ignored it would not run with the intended configuration. Only those that Kubernetes sets for a service are
-//! ignored.
+//! The variable of a key has the prefix `SIGNALBOX_CONFIG_`, and then the name of the key in capitals, with `__` for each
+//! dot. Its value is written as in yrmcds.conf. A variable with this prefix that belongs to no key is an error, because a
+//! server that ignored it would not run with the intended configuration. Only variables that Kubernetes sets for a service
+//! are ignored.
 //!
 //! A reload reads the file and the variables again, and compares the new configuration with the old one.
 

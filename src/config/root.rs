@@ -50,7 +50,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// The rights of clients.
     pub access: AccessConfig,
-    /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
+    /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them, except in a
+    /// cluster.
     pub data_dir: Option<PathBuf>,
     /// The log.
     pub log: Log,
@@ -318,7 +319,7 @@ impl Default for SysvConfig {
     }
 }
 
-/// TLS on the service ports. Without a certificate, it is disabled.
+/// TLS on the service ports and on the HTTP listener. Without a certificate, it is disabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The certificate of the server, followed by the intermediate certificates, in PEM.
@@ -372,7 +373,7 @@ pub struct HttpConfig {
     pub names: Vec<String>,
     /// The maximum number of names that have metrics of their own.
     pub names_max: u32,
-    /// The maximum number of connections at a time that have sent requests for leases, each of which may wait.
+    /// The maximum number of connections at a time whose last request was for a lease, and may wait.
     pub lease_connections_max: u32,
 }
 
@@ -414,15 +415,15 @@ pub struct ClusterConfig {
     /// The address at which this node, when it leads, accepts the connections that other nodes relay. Without it, no
     /// connections are relayed to this node, and this node relays connections only if it may not lead.
     pub bind: Option<SocketAddr>,
-    /// The hosts at which clients reach this node: names or IP addresses, without ports and duplicates. If there are none,
-    /// its addresses in `bind_ip`.
+    /// The hosts at which clients reach this node: names or IP addresses, without ports and duplicates. If it is empty,
+    /// clients use the addresses of `bind_ip`, or the address of `bind` if `bind_ip` means every address.
     pub advertise: Vec<String>,
     /// The certificates of the authorities that have signed those of the nodes, in PEM. If it is set, the
     /// connections of clients without TLS are relayed over TLS.
     pub relay_ca: Option<PathBuf>,
     /// Whether this node may lead.
     pub is_eligible: bool,
-    /// Seconds for which a client waits for a leader.
+    /// Seconds for which a relayed client, or a request for a lease over HTTP, waits for a leader.
     pub hold_s: u32,
 }
 

@@ -161,8 +161,9 @@ pub struct CertificateRule {
 }
 
 impl AccessConfig {
-    /// Returns the rights that every client has, wherever it is, without a token and a certificate: those of a network
-    /// rule for all addresses of a family, or else the anonymous ones.
+    /// Returns the rights of a client without a token and a certificate, wherever it is: those of the network rule for all
+    /// addresses of its family, or else the anonymous ones. If the families differ, returns the rights of IPv4 if they
+    /// include those of IPv6, and otherwise those of IPv6.
     pub fn rights_of_every_client(&self) -> Rights {
         let anonymous = || self.anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE);
         let of_family = |any: IpAddr| {

@@ -251,7 +251,7 @@ static KEYS: &[Key] = &[
     Key::at_start("cluster.hold", time(1, 60), field!(cluster.hold_s)),
 ];
 
-/// The longest time of sessions in seconds. It comes from the wire, where it is a `u32` of milliseconds.
+/// The longest time of sessions, in seconds. In milliseconds it must fit into a `u32`, because the protocol has it so.
 const SESSION_TIME_MAX_S: u64 = 3_999_999;
 const U32_MAX: u64 = u32::MAX as u64;
 
@@ -355,7 +355,7 @@ enum Kind {
         allowed: &'static str,
         is_allowed: fn(&str) -> bool,
     },
-    /// Like `Text`, but in lower case.
+    /// Like `Text`, but each text is converted to lower case.
     Hosts {
         allowed: &'static str,
         is_allowed: fn(&str) -> bool,

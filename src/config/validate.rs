@@ -4,9 +4,9 @@ use super::error::Contradiction;
 use super::root::{ClientCert, ClusterConfig, Config, SessionConfig, TlsConfig};
 
 impl Config {
-    /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a
-    /// store, and times are within their limits. Call this after the command line has overridden keys. Fails with the
-    /// first contradiction.
+    /// Checks that no settings contradict each other, after the command line has overridden keys. For example, an extension
+    /// is enabled, listeners have different ports, durable keys have a store, and times are within their limits. Fails with
+    /// the first contradiction.
     pub fn validate(&self) -> Result<(), Contradiction> {
         self.contradictions().into_iter().next().map_or(Ok(()), Err)
     }

@@ -37,13 +37,13 @@ pub(in crate::server) enum NextStep {
     Close,
 }
 
-/// How a valid request is answered.
+/// The way in which a valid request is answered.
 pub(super) enum Execution<'a> {
     Response(ExtendedResponse<'a>),
     /// The addresses of the nodes, for Where.
     Where,
     Answer(Answer),
-    /// By a message of the core, later.
+    /// The core sends the answer later, as a message.
     Later,
     Stream(ResponseStream),
 }
@@ -72,7 +72,8 @@ pub(in crate::server) struct Executor<'a> {
     pub(in crate::server) session: &'a mut Session,
     pub(in crate::server) extended: &'a mut ExtendedState,
     pub(in crate::server) now: UnixSeconds,
-    /// The limit on memory because of which plain Acquires are refused; `None`: there is enough. The core refuses other requests.
+    /// The limit on memory because of which plain Acquires are refused; `None`: there is enough memory. The core itself
+    /// refuses other requests.
     pub(in crate::server) lack: Option<ReachedLimit>,
     pub(in crate::server) tally: Tally,
     /// Extended requests executed so far.
@@ -157,8 +158,8 @@ impl Executor<'_> {
         out: &mut Vec<u8>,
     ) -> NextStep {
         let opaque = frame.opaque();
-        // Also for a refused request: once a request is answered, the client has forgotten when it sent the earlier
-        // ones, and a notice must not count from them.
+        // A refused request counts too: once it is answered, the client has forgotten when it sent the earlier ones, and a
+        // notice must not count from them.
         self.extended.last_request = (opaque, self.server.monotonic());
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
@@ -203,8 +204,8 @@ impl Executor<'_> {
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 
-    /// Executes a request if the client has the right to. The audit log records administrative requests even if the
-    /// client lacks the right.
+    /// Executes a request if the client has the right to. The audit log records an Export even if the client lacks the
+    /// right.
     fn execute_permitted(
         &mut self,
         opaque: Opaque,

@@ -57,7 +57,7 @@ pub(in crate::server) struct ExtendedState {
     checked_up_to: Option<GrantId>,
     /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) lacks_rights: bool,
-    /// Steps of checking the names of the session that were not yet counted as requests.
+    /// The number of steps that have checked names of the session, and that were not yet counted as requests.
     pub(super) checks: usize,
 }
 
@@ -163,7 +163,8 @@ impl ExtendedState {
         has_lost
     }
 
-    /// Ends the watches and waiting requests of a client that has lost rights.
+    /// Ends the watches of a client that has lost rights, unless it may still read everything, and its waiting requests,
+    /// unless it still has their right on everything. Their names are not kept here, so they cannot be checked one by one.
     pub(super) fn end_what_is_not_permitted(&mut self, server: &Server, out: &mut Vec<u8>) {
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
@@ -196,8 +197,8 @@ impl ExtendedState {
         self.check_names(server);
     }
 
-    /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since the last check: this
-    /// one continues after the names that were checked. The core serves requests of other clients between the steps. A
+    /// Does the same as [`Self::regain_lease`] if only the names of the session have changed since the last check: the
+    /// check continues after the names that have passed. The core serves requests of other clients between the steps. A
     /// client that may acquire everything needs no check.
     pub(super) fn check_names(&mut self, server: &Server) {
         self.lacks_rights = false;

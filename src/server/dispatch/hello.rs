@@ -1,5 +1,6 @@
 //! How a client begins: Hello, in which it proves its identity and learns the features and limits of the server;
-//! OpenSession; and Where, for the nodes of a cluster (`docs/protocol.md`, "Hello", "OpenSession" and "Where").
+//! OpenSession; and Where, which returns the addresses of a cluster's nodes (`docs/protocol.md`, "Hello", "OpenSession" and
+//! "Where").
 
 use super::super::access::TokenRefused;
 use super::executor::{Denial, Execution, Executor};
@@ -23,8 +24,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::SESSIONS);
 
 impl Executor<'_> {
-    /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights: watches
-    /// and waiting requests that only the earlier ones permitted end.
+    /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights. If it loses
+    /// rights by that, watches and waiting requests end as in [`ExtendedState::end_what_is_not_permitted`].
     pub(super) fn authenticate(
         &mut self,
         credentials: Credentials<'_>,
@@ -63,7 +64,7 @@ impl Executor<'_> {
         self.extended.introduce(self.server, opaque, label);
         self.extended.is_told_places = wanted.contains(Features::PLACES);
         let session = &self.server.config().session;
-        // Without a store, no session survives that could repeat a request.
+        // Without a store, no session survives a restart, so no request is repeated with its place.
         let durable = if self.server.is_durable() {
             Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
         } else {

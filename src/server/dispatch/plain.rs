@@ -35,7 +35,7 @@ impl Executor<'_> {
             }
             Request::Release { name, resources } => answer(self.release(name, resources), out),
             Request::Stats => {
-                // The answer counts the requests before this one.
+                // Recorded first, so that the answer includes all requests up to this one.
                 self.record_commands();
                 return NextStep::Stream(Box::new(ResponseStream::statistics(
                     self.port.namespace,

@@ -1,4 +1,4 @@
-//! Which right each operation needs, and on what: the one table of access control.
+//! The table of access control: the right that each request needs, and the target on which it needs it.
 //!
 //! Operations that release are always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a
 //! connection or a process. No client is prevented from releasing what others wait for.
@@ -42,7 +42,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::ReleaseGrant { .. }
         | Extended::Cancel(_)
         | Extended::Unwatch { .. } => None,
-        // The operation knows its targets; `Requested::permitted` checks them.
+        // The operation states its targets; `Requested::permitted` checks them.
         Extended::Change { .. } => None,
         // Keeping a session alive needs the same right as opening it.
         Extended::OpenSession { .. }
@@ -56,7 +56,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         Extended::MayAdminister { namespace, name } => {
             Some((Right::Administer, Target::Name(namespace, name)))
         }
-        // Checked again when the name is resolved.
+        // The right is checked once the name is resolved.
         Extended::Inspect { namespace: None, .. } => None,
         Extended::Inspect { namespace: Some(namespace), name }
         | Extended::Holders { namespace, name }

@@ -12,12 +12,12 @@ use signalbox_protocol::{
     Frame, Opaque, Response, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call, compose_opened_process,
 };
 
-/// How a valid request is answered.
+/// The way in which a valid request is answered.
 enum Execution {
     Response(Response<'static>),
     Opened(OpenedProcess),
     Result(Result<SetAnswer, Errno>),
-    /// By a message of the core, later.
+    /// The core sends the answer later, as a message.
     Later,
     Stream(ResponseStream),
 }

@@ -22,7 +22,8 @@ const QUIET_S: u32 = 60;
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) client: Arc<Client>,
-    /// The address of this machine that the client has connected to.
+    /// The address of this machine that the client has connected to; for a request that a node forwards, the address of
+    /// that node.
     pub(super) local: IpAddr,
     pub(super) is_encrypted: bool,
 }

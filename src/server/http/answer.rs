@@ -62,7 +62,7 @@ impl Json {
         Self::with(StatusCode::OK, value)
     }
 
-    /// Writes a value, for an answer with this status.
+    /// Returns an answer with this status and a value in JSON.
     pub(super) fn with(status: StatusCode, value: &impl Serialize) -> Answer {
         let text = serde_json::to_vec(value).map_err(|error| ApiError::internal(&error))?;
         Ok(Self { status, text })
@@ -101,7 +101,7 @@ impl ApiError {
         Self { retry_after_s: Some(seconds), ..self }
     }
 
-    /// The request is not as documented.
+    /// Returns the error for a request that is not as documented.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
@@ -110,7 +110,7 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// The process does not serve clients.
+    /// Returns the error for a request to a process that does not serve clients.
     pub(super) fn no_server() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -120,7 +120,7 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
-    /// This node has found no leader to forward the request to.
+    /// Returns the error for a request that this node cannot forward, because it has found no leader.
     pub(super) fn no_leader() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -130,7 +130,7 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
-    /// There is no room for the request.
+    /// Returns the error for a request for which there is no room.
     pub(super) fn busy() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -141,12 +141,13 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
-    /// The request, or a part of it, took longer than `limit`.
+    /// Returns the error for a request that took longer than `limit`, as a whole or in part.
     pub(super) fn too_slow(limit: Duration) -> Self {
         let message = format!("the request was not complete or not answered within {} s", limit.as_secs());
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
+    /// Logs a failure of the server, and returns the error for its client.
     pub(super) fn internal(error: &dyn std::error::Error) -> Self {
         tracing::warn!(%error, "an HTTP request cannot be answered; please report this");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the server has failed; its log says why")

@@ -1,10 +1,11 @@
 //! The connections of the listener: how many there are, what they receive, and how long their clients take to receive answers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] general connections exist, of which one client has no more than its share
-//! once half of them are in use. No client is refused: an open connection is closed to make room for a new one, so a probe is
-//! answered even while other clients open connections and send nothing. A connection whose last request was a short one
-//! for a lease may wait, so it counts against another limit, of which each client has a share too, and is never closed
-//! to make room. Nothing is written to a client past the deadline of a leader.
+//! Invariants: at most [`CONNECTIONS_MAX`] general connections exist, which are all that are not for leases. Once half of
+//! them are in use, one client has no more than its share. No client is refused: an open connection is closed to make room
+//! for a new one, so a probe is answered even while other clients open connections and send nothing. A connection is for
+//! leases if its last request was a short one for a lease. Such a request may wait, so these connections have a limit of
+//! their own, of which each client has a share too, and none is closed to make room for another connection. Nothing is
+//! written to a client past the deadline of a leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -47,7 +48,7 @@ pub(super) struct Connections {
 struct Open {
     /// The number of connections so far, which is the number of the latest one.
     opened: u64,
-    /// General connections, which are all that are not for leases, by number.
+    /// General connections, by number.
     general: BTreeMap<u64, Connection>,
     /// Connections for leases, by number.
     leases: HashMap<u64, Connection>,
@@ -89,8 +90,9 @@ impl OpenConnection {
         })
     }
 
-    /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if
-    /// there is room. Also returns a future that is ready when the request must end to make room.
+    /// Counts a request that a node forwards for this client as a connection of the client: among those for leases if
+    /// there is room, otherwise among the general ones. Also returns a future that is ready when the request must end to
+    /// make room.
     pub(super) fn of_request(connections: &Arc<Connections>, client: ClientAddress) -> (Self, Closed) {
         let shared = &connections.shared;
         Self::open(connections, |connections, number, open| match connections.count_lease(shared, client) {
@@ -121,7 +123,8 @@ impl OpenConnection {
         (Self { connections, shared, number, input: Input::default() }, closed)
     }
 
-    /// Counts the connection among those for leases from now on. Returns whether there is room.
+    /// Counts the connection among those for leases from now on. Returns `false`, without a change, if there is no room or
+    /// the connection is being closed for another one.
     pub(super) fn use_for_leases(&self) -> bool {
         let (shared, number) = (&self.shared, self.number);
         self.connections.with(|connections| {
@@ -138,7 +141,7 @@ impl OpenConnection {
         })
     }
 
-    /// Counts the connection, which answers a request, among the general ones from now on.
+    /// Counts the connection among the general ones from now on, as busy with a request.
     pub(super) fn use_for_anything(&self) {
         let (shared, number) = (&self.shared, self.number);
         self.connections.with(|connections| {
@@ -163,7 +166,7 @@ impl OpenConnection {
         self.counted(|client, _| client)
     }
 
-    /// Returns the usage that the connections of the client share.
+    /// Returns the usage that the connections of the client share; a new one if the client is not known.
     pub(super) fn usage(&self) -> Arc<ClientUsage> {
         self.counted(|_, counted| Arc::clone(counted.usage())).unwrap_or_default()
     }
@@ -350,12 +353,13 @@ impl Input {
 /// The longest time that output may wait for a client.
 const TAKE_MAX: Duration = Duration::from_secs(30);
 
-/// A stream that fails when output has waited for [`TAKE_MAX`]. The time runs from the first write that has to wait until
-/// everything is sent: a client that takes a byte now and then gains nothing.
+/// A stream that fails when output has waited for [`TAKE_MAX`], and past the deadline of a leader. The time begins with the
+/// first write that has to wait, and ends only when all output is sent, so a client gains nothing by reading a byte now and
+/// then. The stream also counts received bytes ([`Input`]).
 pub(super) struct Bounded<S> {
     io: S,
     shared: Arc<Shared>,
-    /// The connection for which received bytes are counted; `None`: it comes from another node.
+    /// The connection for which received bytes are counted; `None`: another node forwards requests over it.
     connection: Option<Arc<OpenConnection>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,

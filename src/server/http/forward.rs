@@ -1,12 +1,12 @@
-//! Forwards requests from a node that does not lead to the leader, over one HTTP/2 connection: those for leases, and
-//! those that read.
+//! Forwards requests for leases, and requests that only read, to the leader, over one HTTP/2 connection. A node does so
+//! while it does not lead.
 //!
 //! Each request states its client; the leader reads the token, and answers as it answers its own clients. The
 //! connection belongs to one term, like a relayed one. If it ends before the answer, the request is sent again, to the
 //! next leader: all forwarded requests may be repeated. So the node keeps the whole request, and never waits for its
 //! client while the leader answers.
 //!
-//! Invariant: each connection of a client has one request here, so the limits on connections bound the forwarded
+//! Invariant: each connection of a client has at most one request here, so the limits on connections bound the forwarded
 //! requests.
 
 use std::fmt;
@@ -68,9 +68,9 @@ struct Connection {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Stated {
     address: SocketAddr,
-    /// The client is itself at this address: no program has forwarded its request to the node.
+    /// Whether the address is the client's own: no program has forwarded the request to the node.
     is_direct: bool,
-    /// The client uses TLS.
+    /// Whether the client uses TLS.
     is_encrypted: bool,
     /// The names in the certificate that it has shown.
     certificate: Vec<String>,

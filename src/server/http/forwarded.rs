@@ -23,7 +23,7 @@ use super::connections::{Bounded, CONNECTIONS_MAX, Connections, HEAD_BYTES_MAX, 
 use super::forward::Stated;
 use super::routes::answer_in_time;
 
-/// Serves the connection of a node until that ends, or until this server is being stopped.
+/// Serves the connection of a node until the connection ends or this server is being stopped.
 pub(super) async fn serve(
     connections: Arc<Connections>,
     stream: StdTcpStream,
@@ -61,7 +61,7 @@ where
         let connections = Arc::clone(&service_connections);
         async move { Ok::<_, Infallible>(answer(&connections, node, request).await) }
     });
-    // As many as a node with the same configuration can have. Further ones wait at the node.
+    // As many requests as a node with the same configuration can have. Further ones wait at the node.
     let shared = &connections.shared;
     let requests_max = shared.config().http.lease_connections_max as usize + CONNECTIONS_MAX;
     let mut http = http2::Builder::new(TokioExecutor::new());

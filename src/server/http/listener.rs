@@ -40,7 +40,8 @@ use super::shared::{Shared, Stage};
 use crate::config::Config;
 use signalbox_protocol::TLS_HANDSHAKE;
 
-/// The longest time for the head of a request, and between two requests of a connection.
+/// The longest time for the header of a proxy, for the first byte, for the head of a request, and between two requests of
+/// a connection.
 const HEAD_MAX: Duration = Duration::from_secs(15);
 
 /// The longest time until the connection of a vanished peer ends.
@@ -49,7 +50,7 @@ const PEER_MAX: Duration = Duration::from_secs(35);
 /// The answer to a plain request where only TLS is accepted.
 const TLS_REQUIRED: &str = "This port accepts only TLS; use https://.\n";
 
-/// The HTTP listener of a process, which ends when this value is dropped.
+/// The HTTP listener of a process. It ends when this value is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct Http {
     connections: Arc<Connections>,
@@ -90,8 +91,8 @@ impl Http {
         Ok(Self { connections, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
     }
 
-    /// Makes this process a standby of a cluster. Until it leads, it forwards requests to the leader by `outgoing`, if it
-    /// relays clients.
+    /// Makes this process a standby of a cluster. Until it leads, it forwards requests to the leader over `outgoing`;
+    /// `None`: it forwards none, because it does not relay clients.
     pub(in crate::server) fn join(&self, view: NodeView, outgoing: Option<&Arc<Outgoing<Workers>>>) {
         self.connections.shared.set_node(view);
         if let Some(outgoing) = outgoing {
@@ -100,7 +101,7 @@ impl Http {
         self.connections.shared.set_stage(Stage::Standby);
     }
 
-    /// Answers requests by this server from now on.
+    /// Makes this server answer all requests from now on.
     pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
         self.connections.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
@@ -109,7 +110,7 @@ impl Http {
     pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
         let (connections, runtime) = (Arc::clone(&self.connections), self.thread.as_ref()?.runtime.clone());
         Some(Box::new(move |stream, node| {
-            // The stream is served by the runtime of the thread `http`.
+            // Detached from the runtime that has accepted it, because the runtime of the thread `http` serves it.
             let Ok(stream) = stream.into_std() else { return };
             let served = forwarded::serve(Arc::clone(&connections), stream, node);
             runtime.spawn(async move {
@@ -120,7 +121,8 @@ impl Http {
         }))
     }
 
-    /// Ends readiness and refuses changes from now on, because the server is being stopped.
+    /// Notes that the server is being stopped: from now on it is not ready, refuses changes and requests for leases, and
+    /// closes the connections over which other nodes forward requests.
     pub(in crate::server) fn drain(&self) {
         self.connections.shared.drain();
     }

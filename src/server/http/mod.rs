@@ -5,7 +5,7 @@
 //! the rights of its client); `api`, `leases`, `metrics`, `health` and `page` answer. On a node that does not lead,
 //! `forward` sends requests for leases, and requests that only read, to the leader, where `forwarded` serves them.
 //! `request` has a checked request and its connection to the core; `query` reads parameters, `answer` composes answers
-//! and errors, and `paging` takes lists in steps.
+//! and errors, and `paging` makes pages of lists.
 //!
 //! An answer that waits for its client is in memory as a whole. The memory of all answers is bounded by the number of
 //! connections and by the length of a page and of a scrape.

@@ -41,7 +41,7 @@ pub(super) struct Paged<T> {
     pub(super) total: usize,
     offset: usize,
     limit: usize,
-    /// The offset of the next page; `None`: this is the last one.
+    /// The offset of the next page; `None`: no page follows.
     next: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ impl<T: Serialize> Items<T> {
 }
 
 impl<T> Paged<T> {
-    /// Returns the entries, if the page has all of them.
+    /// Returns the entries if no page follows. With an offset of 0, the page then has the whole list.
     pub(super) fn into_whole(self) -> Option<Items<T>> {
         self.next.is_none().then_some(self.items)
     }
@@ -97,7 +97,8 @@ impl Page {
         Ok(Self { offset, limit: limit_of(parameters)? })
     }
 
-    /// Goes through a list, and keeps the entries of the page. `next` runs a step, and returns no entries at the end.
+    /// Goes through the whole list, to count its entries, and keeps those of the page. `next` runs a step, and returns no
+    /// entries at the end.
     pub(super) async fn take<E, T: Serialize>(
         self,
         next: impl FnMut() -> Vec<E>,
@@ -139,7 +140,7 @@ impl Page {
                 total += 1;
                 first.push(entry);
             }
-            // The list may be long, so most of its entries are dropped as early as possible.
+            // The list may be long, so only a bounded number of its entries is kept.
             if first.len() > 2 * LIMIT_MAX {
                 first.sort_by_key(&key);
                 first.truncate(limit);

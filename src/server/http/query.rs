@@ -178,8 +178,8 @@ impl Parameters {
         list.ok_or_else(|| ApiError::bad_request(format!("\"{key}\" must be a list of {items}")))
     }
 
-    /// Takes a whole number in this range that may be missing. In JSON it may be a string too, as large ones are in
-    /// answers.
+    /// Takes a whole number in this range; `None` if it is missing. In JSON it may also be a string, as large numbers are
+    /// in answers.
     pub(super) fn number<T: Copy + PartialOrd + TryFrom<u64> + fmt::Display>(
         &mut self,
         key: &'static str,
@@ -236,7 +236,7 @@ impl Parameters {
         }
     }
 
-    /// Takes one of these words; the first if it is missing.
+    /// Takes one of these words, and returns its value; that of the first one if the parameter is missing.
     pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Result<T, ApiError> {
         let (first, rest) = words.split_first().expect("every parameter has words");
         let Some(given) = self.text(key)? else { return Ok(first.1) };
@@ -287,7 +287,7 @@ impl Parameters {
         Ok(name)
     }
 
-    /// Fails if a parameter was not taken, because it is unknown.
+    /// Fails if the request has an unknown parameter: one that was not taken.
     pub(super) fn end(&self) -> Result<(), ApiError> {
         let Some(key) = self.given.keys().next() else { return Ok(()) };
         let begins = |known: &&&str| key.len() > 1 && known.starts_with(key);

@@ -1,8 +1,8 @@
-//! A request that was checked, authorized and read, and its connection to the core. The connection is one like any
-//! other: its answers may have to wait for the store.
+//! A request that was checked, authorized and read, and its connection to the core. For the core, this is a connection like
+//! any other, so an answer that has to wait for the store arrives later, as a message.
 //!
-//! Invariant: each request has a connection of its own to the core, so the answer that arrives is its own, and an administrator
-//! who revokes that session ends one request at most.
+//! Invariant: no two requests share a connection to the core, so each receives only its own answers, and an administrator
+//! who revokes the session of such a connection ends at most one request.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use signalbox_model::{ConnectionId, Refusal, Status, Target};
 
 pub(super) struct Context {
     pub(super) permissions: Permissions,
-    /// The token that gives the permissions; `None`: the request has none.
+    /// The token that the request shows; `None`: it shows none.
     pub(super) token: Option<Box<[u8]>>,
     pub(super) peer: Peer,
     /// The connection that has received the request.
@@ -35,8 +35,8 @@ impl Context {
         self.connection.shared.server()
     }
 
-    /// Returns the server, for a request that reads `target`. Fails if its client may not, or if a parameter was not
-    /// taken, because it is unknown.
+    /// Returns the server, for a request that reads `target`. Fails if its client may not, or if the request has an unknown
+    /// parameter: one that was not taken.
     pub(super) fn reads(&self, target: Target<'_>) -> Result<Arc<Server>, ApiError> {
         let server = self.server()?;
         self.check_read(target)?;

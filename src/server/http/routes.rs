@@ -1,5 +1,5 @@
-//! Everything that the listener answers, in one table, which `docs/openapi.json` describes; and the path of a request:
-//! it is checked, authorized, read and answered.
+//! The paths of the API, in one table, which `docs/openapi.json` describes; and the steps of a request: it is checked,
+//! authorized, read and answered.
 //!
 //! A page of another site can make its visitor's browser send requests here. It must not learn anything, and must not
 //! change anything:
@@ -51,7 +51,7 @@ static OF_FORWARDED: [HeaderName; 4] =
 
 static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The longest time for a request, with its body.
+/// The longest time for reading the body of a request and answering it.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The longest body, in bytes: a name of 64 KiB, each byte of which may take six in JSON.
@@ -60,7 +60,8 @@ const BODY_BYTES_MAX: usize = 512 * 1024;
 /// The longest time for the body of a request for a lease. The rest of [`REQUEST_MAX`] is for its wait.
 const LEASE_BODY_MAX: Duration = REQUEST_MAX.saturating_sub(leases::PARKED_MAX);
 
-/// The longest body of a request for a lease, in bytes. A connection with a longer one counts among the general ones.
+/// The longest body, in bytes, with which the connection of a request for a lease counts among those for leases. If the
+/// body is longer, the connection counts among the general ones.
 const LEASE_BODY_BYTES: u64 = 16 * 1024;
 
 /// A path of the API.
@@ -168,7 +169,8 @@ pub(super) async fn handle(
 /// Refuses a request that a page of another site may have sent, or that is ambiguous.
 fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
     let headers = request.headers();
-    // A server in front may read a request with two lengths differently, and hyper has dropped one of them already.
+    // A proxy in front may read a request differently if it has both a Content-Length and a Transfer-Encoding. hyper drops
+    // one of the two headers, so this cannot be seen here, and every Transfer-Encoding is refused.
     if headers.contains_key(TRANSFER_ENCODING) {
         return Err(ApiError::new(
             StatusCode::LENGTH_REQUIRED,
@@ -179,7 +181,7 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
     if health::is_probe(request.method(), request.uri().path()) {
         return Ok(());
     }
-    // If plain requests are accepted only from this machine, the connection comes from it, but the client of a
+    // If plain requests are accepted only from this machine, the connection comes from this machine, but the client of a
     // forwarded request may be elsewhere.
     let tls = shared.rules.tls.get();
     if !peer.is_encrypted && tls.is_some_and(|tls| !tls.permits_plain(peer.client.address)) {
@@ -376,7 +378,7 @@ async fn answer_api(
                 connection.shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
-        // If the client closes its connection, nothing is left half done.
+        // The core acquires or releases in one call, so nothing is left half done if the client closes its connection.
         Kind::Lease | Kind::Release => answered.await,
         // If the client closes its connection, this future is dropped, but a change that has begun must be recorded.
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),

@@ -176,7 +176,7 @@ struct Done {
     requests: Option<u64>,
 }
 
-/// Makes a change if its client has the right. Fails if a parameter of the request was not taken, because it is unknown.
+/// Makes a change if its client has the right. Fails if the request has an unknown parameter: one that was not taken.
 async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     context.parameters.end()?;
     let requested = permitted(&context, operation)?;
@@ -189,7 +189,7 @@ async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     }
 }
 
-/// Checks that the client of a request may make an operation. A refusal goes to the audit log.
+/// Checks that the client of a request may execute an operation. A refusal goes to the audit log.
 pub(super) fn permitted(context: &Context, operation: &Operation<'_>) -> Result<Requested, ApiError> {
     let server = context.server().ok();
     Requested::permitted(server.as_deref(), &context.peer.client, &context.permissions, operation)

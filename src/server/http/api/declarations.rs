@@ -23,7 +23,7 @@ use signalbox_model::{Declaration, Namespace, Quoted, Target};
 /// After this time no further change of a document is begun, so that the answer is in time.
 const APPLY_MAX: Duration = Duration::from_secs(15);
 
-/// The most bytes of names and labels that one request may remove.
+/// The most bytes of names and labels of the semaphores that one request may remove.
 const PRUNED_BYTES_MAX: usize = 512 * 1024;
 
 /// The result of applying a document.
@@ -108,7 +108,7 @@ async fn present(
                 pruned_bytes += declared.record.name.len() + declared.record.label.len();
             }
             if is_wanted || prunes {
-                // A document does not set the service of slots.
+                // A document does not set the service of slots, so this list, which may be long, is not needed.
                 declared.record.service.slots_out = Box::default();
                 present.push(declared);
             }

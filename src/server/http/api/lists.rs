@@ -240,13 +240,13 @@ async fn sessions_of(context: &Context, client: &str) -> Result<Vec<SessionId>, 
     each_step(session_steps(&server), |listed| {
         let with_claims = listed.into_iter().filter(|session| session.grants + session.waiting > 0);
         let of_client = with_claims.filter(|session| clients.revocation().is_about(session));
-        // Processes of System V calls have other numbers, and no grants of names.
+        // A process of System V calls has no grants of names, and its number is not that of a session.
         let leased_or_connected = of_client.filter(|session| session.kind != SessionKind::Process);
         sessions.extend(leased_or_connected.filter_map(|session| SessionId::from_number(session.session)));
         Ok(())
     })
     .await?;
-    // The last one is listed first.
+    // `ClaimListing` begins with the last session.
     sessions.reverse();
     Ok(sessions)
 }

@@ -136,7 +136,7 @@ async fn all(
         loop {
             let mut added = Ok(true);
             let shown = server.core.show_names(namespace, cursor, (&prefix, holder), |name, after| {
-                // A name that was collected since is left out.
+                // A name that was collected since, or that the client may not read, is left out.
                 if let Some(usage) = usage_of(context, server, namespace, name) {
                     added = items.add(usage);
                 }

@@ -91,7 +91,8 @@ fn overall(server: &Server) -> Overall {
     }
 }
 
-/// Answers with the items of Stats, as `signalbox stats --json` prints them; of both ports if the request names none.
+/// Answers with the items of Stats, as `signalbox stats --json` prints them. If the request names no kind, the answer has
+/// those of both ports.
 pub(in super::super) async fn stats(mut context: Context) -> Answer {
     let kind = context.parameters.kind()?;
     let server = context.reads(Target::Server)?;

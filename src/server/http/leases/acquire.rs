@@ -47,6 +47,7 @@ async fn acquire_uncounted(context: &mut Context) -> Answer {
             }
             KeyedState::Queued { .. } | KeyedState::Storing => {}
         }
+        // Even a request that does not wait for its grant waits while its lease is being stored.
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
         // Uses the time to live of the lease and not that of the request, because the limits may have changed since then.
         let parking = parking.get_or_insert_with(|| Parking::begin(context, &server, poll_ms, lease.ttl_ms));
@@ -174,6 +175,7 @@ fn not_available(server: &Server, wants: &[Want<'_>]) -> ApiError {
         }
         is_paused |= record.service.paused;
     }
+    // A request that has waited is refused in this way only if it can no longer be granted.
     if wants.is_empty() {
         too_much = Some("more resources are requested than the semaphore has".to_owned());
     }

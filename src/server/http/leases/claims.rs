@@ -8,14 +8,14 @@ use super::view::place_of;
 use signalbox_core::{Queueing, Want};
 use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, Milliseconds, Place, Target};
 
-/// A request for a lease, without its key. A number that is missing is `None`.
+/// A request for a lease, without its key. A field is `None` if the request does not set it.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) claims: Vec<OneClaim>,
     pub(super) ttl_ms: Option<u32>,
     pub(super) wait_ms: u32,
     pub(super) queue_max: Option<u32>,
-    /// Whether it is one of a single flight.
+    /// Whether the request belongs to a single flight.
     pub(super) is_shared: bool,
     pub(super) label: Vec<u8>,
     pub(super) place: Option<Place>,
@@ -67,7 +67,8 @@ impl Wanted {
         })
     }
 
-    /// Returns a text that two requests share exactly if each may be a repetition of the other.
+    /// Returns a text that is the same for two requests if each may be a repetition of the other, and differs otherwise. It
+    /// does not include the place, which a repetition may add.
     pub(super) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(128);
         let mut put = |number: Option<u64>, bytes: &[u8]| {
@@ -91,8 +92,8 @@ impl Wanted {
         text
     }
 
-    /// Converts the claims for the core. Fails if a name is claimed twice, or if the claims of a shared request cannot be
-    /// shared.
+    /// Converts the claims for the core. Fails if a claim is impossible, if a name is claimed twice, or if the claims of a
+    /// shared request cannot be shared.
     pub(super) fn wants(&self, permissions: &Permissions) -> Result<Vec<Want<'_>>, ApiError> {
         if self.is_shared && !matches!(&self.claims[..], [claim] if claim.claim().can_be_shared()) {
             return Err(ApiError::bad_request(

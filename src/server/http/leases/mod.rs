@@ -38,7 +38,7 @@ use signalbox_model::{LeaseKey, Refusal, from_hex};
 pub(super) use waiting::PARKED_MAX;
 
 /// The token of every request to the core. Tokens tell the requests of a connection apart, and each connection here has
-/// only one.
+/// only one request.
 const TOKEN: Token = Token(1);
 
 /// The state that all requests for leases share.

@@ -14,8 +14,8 @@ use signalbox_model::Refusal;
 #[derive(Serialize)]
 struct Done {}
 
-/// Releases a lease; `done` says that the work of its single flight is done. Needs neither a lease nor a right, so that
-/// a client can always repeat the request.
+/// Releases a lease; `done` says that the work of its single flight is done. Succeeds without a right, and even if there is
+/// no such lease, so that a client can always repeat the request.
 pub(in super::super) async fn release(mut context: Context) -> Answer {
     let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
     let is_done = context.parameters.flag("done")?;

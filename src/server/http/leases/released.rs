@@ -1,7 +1,8 @@
 //! Keys that were released recently: an acquire that arrives after its release must not begin a lease.
 //!
-//! Invariants: a key is remembered for [`REMEMBERED`], unless its client has released more keys than its share of [`KEYS_MAX`]
-//! since; at most [`KEYS_MAX`] keys are remembered, except that at least one of each client is.
+//! Invariants: a key is remembered for [`REMEMBERED`], unless its client releases further keys while [`KEYS_MAX`] keys are
+//! remembered or the client has used up its share of them: each further key then replaces the client's oldest one. At
+//! most [`KEYS_MAX`] keys are remembered, except that at least one of each client is.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use signalbox_core::{ClientKey, ClientShare};
 use signalbox_model::LeaseKey;
 
-/// The time for which a key is remembered. By then, clients have given up their earlier requests.
+/// The time for which a key is remembered. After it, clients have given up the requests that they sent before the release.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The most keys that are remembered. Each takes about 100 bytes.

@@ -94,7 +94,8 @@ fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
     Ok(keys)
 }
 
-/// Returns the view of a lease, and ends the lease if its request was refused or its grant was revoked.
+/// Returns the view of a lease, whose times count from `from`, when the request was received. Ends the lease if its request
+/// was refused or its grant was revoked.
 fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
     let lease = server.core.keyed_lease(key, from);
     if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state) {

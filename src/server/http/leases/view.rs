@@ -43,7 +43,7 @@ pub(super) enum State {
     Held,
     Queued,
     Revoking,
-    /// Another client has done the work while the request waited.
+    /// Another client has done the work of the single flight while the request waited.
     Done,
     #[default]
     Lost,
@@ -70,6 +70,7 @@ impl View {
                 view.position = Some(position);
                 view.place = place.map(place_text);
             }
+            // The client must not rely on a grant that is not stored, so the request is shown as the next one in the queue.
             KeyedState::Storing => {
                 view.state = State::Queued;
                 view.position = Some(0);
@@ -94,7 +95,7 @@ impl View {
         Self { key: Some(key), ..self }
     }
 
-    /// Returns the same view for a client that may no longer acquire the names, so that the lease is not renewed.
+    /// Returns the same view for a client that may no longer acquire the names, and whose lease was therefore not renewed.
     pub(super) fn not_permitted(self) -> Self {
         Self { state: State::NotPermitted, is_urgent: true, ..self }
     }

@@ -16,7 +16,7 @@ use super::super::request::{Context, Requester};
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};
 
-/// The longest wait of a request for a change. Proxies give up after 30 s or more.
+/// The longest time that a request waits for a change of its leases. Proxies give up after 30 s or more.
 pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
 /// Returns the mailbox of a request's connection to the core, by which its client is counted, listed and revoked as on
@@ -50,7 +50,8 @@ pub(super) enum Woken {
 }
 
 impl<'a> Parking<'a> {
-    /// Begins a wait of `poll_ms` milliseconds, but at most a third of the time to live, so that the client renews in time.
+    /// Begins a wait of `poll_ms`, but of at most [`PARKED_MAX`], and of at most a third of the time to live `ttl_ms`, so
+    /// that the client can renew in time.
     pub(super) fn begin(context: &'a Context, server: &'a Server, poll_ms: u32, ttl_ms: u32) -> Self {
         let parked = Duration::from_millis(poll_ms.min(ttl_ms / 3).into()).min(PARKED_MAX);
         // Subscribed first, so that no change of the rules is missed.
@@ -94,8 +95,8 @@ impl<'a> Parking<'a> {
     }
 }
 
-/// Waits for a message to one of these requesters, and takes all messages. Only their arrival matters: the core has the
-/// new states.
+/// Waits for a message to one of these requesters, and takes all messages. They only determine whether the request must be
+/// answered now: the core has the new states.
 async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     poll_fn(|context| {
         let mut woken = Poll::Pending;
@@ -116,7 +117,8 @@ async fn message(requesters: &[(LeaseKey, Requester<'_>)]) -> Woken {
     .await
 }
 
-/// Counts a request as waiting, until this value is dropped. A server that stops first answers such requests.
+/// Counts a request as waiting, until this value is dropped. A server that is being stopped ends only after it has answered
+/// such requests.
 struct Parked<'a>(&'a Context, &'a Server);
 
 impl<'a> Parked<'a> {

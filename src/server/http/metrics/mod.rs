@@ -1,8 +1,8 @@
 //! `/metrics`, as OpenMetrics or in the older text format of Prometheus (`docs/metrics.md`).
 //!
-//! Everything is read from the server's figures during a scrape: nothing is added to the paths of requests, except the
-//! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those
-//! of single names, and `format` chooses the format.
+//! Everything is read from the server's figures during a scrape: metrics cost other requests nothing, except that refused
+//! Acquires and waits are counted. `families` has the metrics of the process and of each port, `series` those of single
+//! names, and `format` chooses the format.
 //!
 //! Invariants: neither the number of series nor the length of a scrape depends on clients. Grants, sessions and
 //! addresses are not labels, at most `http.names_max` names of a namespace have series, and the labels of these names

@@ -25,7 +25,7 @@ const WALK_PERIOD: Duration = Duration::from_secs(10);
 /// times.
 pub(super) const LABEL_BYTES_MAX: usize = 256 * 1024;
 
-/// The names that are visited between two pauses: about a millisecond of work.
+/// The number of names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 4096;
 
 #[derive(Debug, Default)]
