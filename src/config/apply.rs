@@ -247,7 +247,7 @@ pub(super) fn closest_key(name: &str) -> Option<&'static str> {
     closest(name, Key::all().iter().map(Key::name)).or_else(by_word)
 }
 
-/// Returns the closest of these words to `name`, if it is only a few letters away.
+/// Returns the word that is closest to `name`, if it is only a few letters away.
 pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (letters, letters_max) = (name.chars().count(), 1 + name.len() / 8);
     words

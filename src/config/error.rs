@@ -63,7 +63,7 @@ impl Contradiction {
     }
 }
 
-/// A mistake in a line, without the path of the file, which the readers do not know.
+/// A mistake in a line, without the path of the file, which the functions that read its text do not know.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// Counted from 1.

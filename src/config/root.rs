@@ -423,7 +423,7 @@ pub struct ClusterConfig {
     pub relay_ca: Option<PathBuf>,
     /// Whether this node may lead.
     pub is_eligible: bool,
-    /// Seconds for which a relayed client, or a request for a lease over HTTP, waits for a leader.
+    /// Seconds for which a relayed client, or a forwarded HTTP request, waits for a leader.
     pub hold_s: u32,
 }
 

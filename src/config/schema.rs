@@ -251,7 +251,7 @@ static KEYS: &[Key] = &[
     Key::at_start("cluster.hold", time(1, 60), field!(cluster.hold_s)),
 ];
 
-/// The longest time of sessions, in seconds. In milliseconds it must fit into a `u32`, because the protocol has it so.
+/// The longest time of sessions, in seconds. In milliseconds, it fits into a `u32`, as the protocol requires.
 const SESSION_TIME_MAX_S: u64 = 3_999_999;
 const U32_MAX: u64 = u32::MAX as u64;
 

@@ -65,7 +65,7 @@ impl From<Refusal> for Denial {
     }
 }
 
-/// Executes the requests of one connection at one point in time.
+/// Executes the requests of one turn of a connection.
 pub(in crate::server) struct Executor<'a> {
     pub(in crate::server) server: &'a Server,
     pub(in crate::server) port: &'a Port,

@@ -164,7 +164,8 @@ impl ExtendedState {
     }
 
     /// Ends the watches of a client that has lost rights, unless it may still read everything, and its waiting requests,
-    /// unless it still has their right on everything. Their names are not kept here, so they cannot be checked one by one.
+    /// unless it may still acquire everything (for AwaitIdle: read everything). The names are not kept here, so they cannot
+    /// be checked one by one.
     pub(super) fn end_what_is_not_permitted(&mut self, server: &Server, out: &mut Vec<u8>) {
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {

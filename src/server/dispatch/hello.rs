@@ -25,7 +25,7 @@ const FEATURES: Features = Features::GRANTS
 
 impl Executor<'_> {
     /// Gives the connection the rights of the token in Hello, if there is one. They replace its earlier rights. If it loses
-    /// rights by that, watches and waiting requests end as in [`ExtendedState::end_what_is_not_permitted`].
+    /// rights by that, [`ExtendedState::end_what_is_not_permitted`] ends its watches and waiting requests.
     pub(super) fn authenticate(
         &mut self,
         credentials: Credentials<'_>,

@@ -2,7 +2,7 @@
 //! requests, and the rules that a client of the binary protocol has to know stay here.
 //!
 //! A lease is a keyed lease of the core, which has all of its state, also after a restart: nothing here is kept between
-//! two requests except the keys that were released recently (`released`). For each of its keys, a request has a
+//! two requests except the keys that were released recently (`released`) and counts. For each of its keys, a request has a
 //! connection of its own to the core, which attaches to the lease. So only the newest request with a key is told of
 //! changes, and an earlier one that still waits is answered.
 //!

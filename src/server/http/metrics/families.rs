@@ -320,7 +320,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// The figures of the process that the system reports; `None`: it does not report one.
+/// The figures of the process that the system reports. A figure is `None` if the system does not report it.
 struct Process {
     cpu_s: Option<f64>,
     resident_bytes: Option<u64>,

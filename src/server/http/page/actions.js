@@ -161,7 +161,7 @@ function revoke(title, text, fields, bodyOf, done) {
   );
 }
 
-// Returns the end of a message about a revocation: its holders may still have a grace period.
+// Returns the end of a message about a revocation, which states the grace period if there is one.
 function within(seconds) {
   return Number(seconds) > 0 ? `, with a grace period of ${seconds} s` : "";
 }

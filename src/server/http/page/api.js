@@ -2,7 +2,7 @@
 
 const URL_MAX = 1500;
 
-// A server that is stopped still accepts connections, so the page must not wait for an answer forever.
+// The kernel accepts connections even for a server that is suspended, so the page must not wait for an answer forever.
 const READ_MS = 5000;
 
 // The server answers a change after 10 s at the latest.

@@ -109,7 +109,7 @@ export async function limitedSemaphores(prefix, limit) {
   };
 }
 
-// Makes a link to what clients hold.
+// Makes a link to the view of what a session or a client holds.
 function heldLink(parameters, text) {
   return element("a", { href: `#${withQuery("/held", parameters)}` }, text);
 }

@@ -16,7 +16,7 @@ const SLOW_COMMIT_S = 0.25;
 // Refusals and failures within this time need attention.
 const RECENT_MS = 5 * 60_000;
 
-// Turns totals into rates since the last update.
+// Turns totals into rates per second since the last update.
 class Rates {
   update(time, totals) {
     const before = this.last;

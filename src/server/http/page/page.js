@@ -48,7 +48,7 @@ let view = null;
 let timer = null;
 let isRefreshing = false;
 
-// The last state of the server, or why there is none.
+// The last known state of the server, or the reason why it is not known, in one or two words.
 let stateName = "connecting";
 // When the view was opened and updated, by the clock of this machine, which also runs while the machine sleeps.
 let openedAt = Date.now();

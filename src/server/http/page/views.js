@@ -323,7 +323,7 @@ export function server() {
       const { nodes: all = [], ...own } = (await read("/api/v1/cluster")) ?? {};
       cluster.update(flat(own), (item) => item.name);
       nodes.update(all, (item) => item.node);
-      // A node that stands by has no other figures: the leader has them.
+      // The other figures are those of the leader. They are missing if no leader has answered.
       if (status.server !== null) {
         time = status.time;
         const token = numberOfToken();
