@@ -52,8 +52,8 @@ pub(in crate::server) struct ExtendedState {
     /// The lease of the attached session, if the client may acquire every name that the session holds or waits for. Every byte
     /// received renews it.
     pub(super) lease: Option<Arc<Lease>>,
-    /// The grant up to which the names of the session were checked under the present rules. Requests check the names of
-    /// later grants.
+    /// The grant up to which the names of the session were checked under the present rules. The names of later grants were
+    /// checked when they were requested.
     checked_up_to: Option<GrantId>,
     /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) lacks_rights: bool,

@@ -89,7 +89,7 @@ pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'stati
 }
 
 fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
-    // The server resolves a name to a declared semaphore first.
+    // If the server resolves the name, it looks for a declared semaphore first.
     let namespace = claim.namespace.unwrap_or(Namespace::Semaphores);
     (Right::Acquire, Target::Name(namespace, claim.name))
 }

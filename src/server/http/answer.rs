@@ -147,7 +147,7 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
-    /// Logs a failure of the server, and returns the error for its client.
+    /// Logs a failure of the server, and returns the error for the client.
     pub(super) fn internal(error: &dyn std::error::Error) -> Self {
         tracing::warn!(%error, "an HTTP request cannot be answered; please report this");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the server has failed; its log says why")

@@ -302,8 +302,8 @@ struct UsedToken {
     last_use: Option<u64>,
 }
 
-/// The file of tokens is the server's secret, so only administrators of everything see what is in it; neither secrets nor hashes
-/// are in the answer.
+/// Answers with the tokens in the file, without secrets and hashes. The file is confidential, so the client needs the right
+/// to administer everything.
 pub(in super::super) async fn tokens(mut context: Context) -> Answer {
     let page = Page::of(&mut context.parameters)?;
     if !context.permissions.may(Right::Administer, Target::Server) {

@@ -35,7 +35,7 @@ struct Names {
     next: Option<String>,
 }
 
-/// The names that are wanted.
+/// The names that a request asks for.
 struct Selection {
     kind: Option<Namespace>,
     prefix: Vec<u8>,

@@ -19,8 +19,8 @@ use signalbox_model::{LeaseKey, Notice, Target};
 /// The longest time that a request waits for a change of its leases. Proxies give up after 30 s or more.
 pub(in super::super) const PARKED_MAX: Duration = Duration::from_secs(25);
 
-/// Returns the mailbox of a request's connection to the core, by which its client is counted, listed and revoked as on
-/// the service ports.
+/// Returns the mailbox of a request's connection to the core. It has the address and the identity of the client, so that
+/// the connection is counted and listed for the client, and can be revoked, as on the service ports.
 pub(super) fn mailbox(context: &Context) -> Mailbox {
     let address = context.peer.client.address;
     let mailbox = Mailbox::of(address.socket(), Some(address.key()));
