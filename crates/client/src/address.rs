@@ -79,8 +79,9 @@ impl Address {
         self
     }
 
-    /// Limits the address to one IP address of its host, for [`Transport::resolve`]. [`Tcp`] and `Tls` connect only to
-    /// this one; `Tls` still requires a certificate that names the host.
+    /// Limits the address to one IP address of its host, and replaces its port by that of `resolved`.
+    /// [`Transport::resolve`] returns such addresses. [`Tcp`] and `Tls` connect only to this IP address; `Tls` still
+    /// requires a certificate that names the host.
     ///
     /// [`Tcp`]: super::Tcp
     /// [`Transport::resolve`]: super::Transport::resolve
@@ -109,7 +110,7 @@ impl Address {
     }
 
     /// Returns the socket address to connect to if it is known without resolving a name: that of [`Self::resolved_to`],
-    /// or that of a host that is an IP address.
+    /// or, if the host is an IP address, this address with the port, which is [`COUNTER_PORT`] by default.
     pub(super) fn exact(&self) -> Option<SocketAddr> {
         let given =
             || self.host.parse::<IpAddr>().ok().map(|ip| (ip, self.port.unwrap_or(COUNTER_PORT)).into());

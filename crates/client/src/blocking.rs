@@ -42,6 +42,9 @@ impl Client {
         "use signalbox_client::blocking::Client;",
         r#"let client = Client::connect(&"lock.example.org".parse()?)?;"#,
     )]
+    ///
+    /// # Panics
+    /// In an async runtime; see [`Self::wait`].
     pub fn connect(address: &Address) -> Result<Self, Error> {
         Self::connect_with(super::Client::builder(address.clone()))
     }

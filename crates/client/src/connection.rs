@@ -3,12 +3,13 @@
 //!
 //! Invariants:
 //! - An opaque stays in `waiting` from the moment its request is queued until its last response is received, even if
-//!   the caller is gone. So it is never used for another request while a response to it may arrive, and nothing has to be
+//!   the caller is gone. So no other request gets this opaque while a response with it may arrive, and nothing has to be
 //!   cleaned up after a caller that is gone.
 //! - Once `end` is set, `waiting` is empty and stays empty: all callers were informed, and no new ones can wait.
 //! - The state's lock is never held across an await.
-//! - Memory is bounded: requests wait for room before they are queued, except for posted requests, whose number the
-//!   caller limits. While a series is not read, nothing is read from the socket.
+//! - Memory is bounded: requests wait for room before they are queued, except for those of [`Connection::post`] and
+//!   [`Connection::ask_now`], whose number the caller limits. While the buffer of a series is full, nothing is read from
+//!   the socket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,7 +37,7 @@ const QUEUED_BYTES_MAX: usize = 256 * 1024;
 /// The free space of the buffer before each read, in bytes.
 const READ_BYTES_MIN: usize = 16 * 1024;
 
-/// The number of responses of a series that are buffered for a slow reader. When they are not read, nothing more is
+/// The number of responses of a series that are buffered for a slow reader. While the buffer is full, nothing more is
 /// read from the socket.
 const SERIES_FRAMES_MAX: usize = 32;
 
@@ -71,7 +72,8 @@ impl Connection {
         Token::credentials_for(token, self.in_clear)
     }
 
-    /// Queues a request that has one response. Also returns its opaque, by which it can be canceled.
+    /// Queues a request that has one response, once there is room. Returns its opaque, by which the request can be
+    /// canceled, and the receiver of the response.
     pub(super) async fn ask(
         &self,
         request: impl Outgoing,
@@ -82,7 +84,8 @@ impl Connection {
         Ok((opaque, answer))
     }
 
-    /// Queues a request with a series of responses, which ends with an empty body or a failure.
+    /// Queues a request with a series of responses, once there is room. Returns the receiver of the series, which ends
+    /// with an empty body or a failure.
     pub(super) async fn ask_for_series(
         &self,
         request: impl Outgoing,
@@ -94,8 +97,8 @@ impl Connection {
     }
 
     /// Queues a request without waiting for room; the caller limits how many it posts. Each response is sent to
-    /// `responses` with the tag: the answer, and before it perhaps the notice that the request waits. Returns the
-    /// opaque.
+    /// `responses` with the tag: the notice that the request waits, if there is one, then the answer, and then the
+    /// notices of [`Answers::OneAndNotices`]. Returns the opaque.
     pub(super) fn post<T>(
         &self,
         request: impl Outgoing,
@@ -194,7 +197,7 @@ macro_rules! outgoing {
 
 outgoing! { Request Extended SysvRequest }
 
-/// The number of responses that a posted request has, without the notice that it waits.
+/// The number of responses that a posted request has, not counting the notice that it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
     One,
@@ -216,7 +219,7 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the writer: something is queued.
     queued: Notify,
-    /// Wakes callers: the queue was taken, or the connection ended.
+    /// Wakes callers: the writer has taken the queued requests, or the connection ended.
     room: Notify,
     /// Why the connection ended; set once, under the state's lock.
     end: watch::Sender<Option<Disconnect>>,
@@ -380,8 +383,9 @@ impl Shared {
     }
 }
 
-/// A stream that is shut down when it is dropped, because children of this process may have copies of its socket. With
-/// TLS, this sends close_notify, if the socket accepts it at once.
+/// A stream that is shut down when it is dropped. Closing its socket would not be enough: while a child of this process
+/// has a copy of the socket, the connection stays open. With TLS, the shutdown sends close_notify, if the socket accepts
+/// it at once.
 struct Closing<S: AsyncWrite> {
     stream: Pin<Box<S>>,
     creator: Creator,

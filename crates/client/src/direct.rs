@@ -23,8 +23,9 @@ use signalbox_protocol::{
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
 /// are dropped. [`Client::direct`](super::Client::direct) opens one.
 ///
-/// Each method sends one request. The kinds of its errors are [`ErrorKind::Status`] if the server refuses the request,
-/// [`ErrorKind::ConnectionLost`] if the connection ends, and [`ErrorKind::Body`] if the answer is malformed.
+/// Each method sends one request. The kind of its error is [`ErrorKind::ConnectionLost`] if the connection ends,
+/// [`ErrorKind::Body`] if the answer is malformed, and usually [`ErrorKind::Status`] if the server refuses the request:
+/// [`Error::is_refusal`] covers all refusals.
 ///
 /// [`ErrorKind::Status`]: super::ErrorKind::Status
 /// [`ErrorKind::ConnectionLost`]: super::ErrorKind::ConnectionLost
@@ -158,8 +159,8 @@ impl Direct {
         Series::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
     }
 
-    /// Lists what sessions hold and wait for, of all names (`docs/protocol.md`, "Held"). `sessions` are 1 to
-    /// [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX); those that do not exist are left out. Fails with
+    /// Lists what the given sessions hold and wait for (`docs/protocol.md`, "Held"). There must be 1 to
+    /// [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX) sessions; those that do not exist are left out. Fails with
     /// [`Status::NoSuchSession`](super::Status::NoSuchSession) if none of them exists, and with
     /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if `sessions` is empty or too long.
     ///
@@ -242,8 +243,8 @@ impl Direct {
         .await
     }
 
-    /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
-    /// "AwaitIdle"). Returns the number of resources that are in use at that time.
+    /// Waits until no more resources of a name are in use than `until` permits, or until its slot is free
+    /// (`docs/protocol.md`, "AwaitIdle"). Returns the number of resources that are in use at that time.
     ///
     /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
     /// request: the server keeps it until the timeout.
@@ -381,7 +382,7 @@ impl Direct {
         .await
     }
 
-    /// Reports the current state of names, and then their events, each with its number, from 1 (`docs/protocol.md`, "Watch").
+    /// Reports the current state of names, and then their events. Each is numbered, from 1 (`docs/protocol.md`, "Watch").
     /// Dropping the series does not end the watch at the server; closing the connection does.
     ///
     /// ```no_run

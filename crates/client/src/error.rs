@@ -234,7 +234,7 @@ pub enum ErrorKind {
         "this process is a fork of the one that has made the client, and cannot use it; make a client after the fork"
     )]
     Forked,
-    /// The body of the response does not belong to the request's operation.
+    /// The body of the response does not have the format of the request's operation.
     #[error(transparent)]
     Body(#[from] BodyError),
     /// No connection could be opened.
@@ -248,7 +248,7 @@ pub enum ErrorKind {
         {last})", seconds(*.within)
     )]
     Unreachable {
-        /// For how long the client tried.
+        /// The time for which the client tried.
         within: Duration,
         /// The error of the last attempt.
         last: Arc<Error>,
@@ -259,7 +259,7 @@ pub enum ErrorKind {
         the latest", seconds(*.within)
     )]
     Unanswered {
-        /// For how long the caller has waited.
+        /// The time for which the caller waited.
         within: Duration,
     },
     /// The permit is already lost.
@@ -316,13 +316,14 @@ pub enum Lost {
         and the resources may be granted to others; stop the work"
     )]
     Refused,
-    /// Another client, which has the key of the session, attached the session.
+    /// Another client, which has the key of the session, attached the session; or this client handed the session over
+    /// with another permit ([`Permit::hand_over`](super::Permit::hand_over)).
     #[error("another client took over the session; stop the work")]
     TakenOver,
     /// The client was closed, or the runtime or thread that renews the lease has ended.
     #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
-    /// This process is a fork of the one that acquired the permit and still holds it.
+    /// This process is a fork. The permit belongs to the process that acquired it.
     #[error(
         "this process is a fork of the one that holds the permit; stop the work here, and acquire with a client that was made \
         after the fork"
@@ -406,10 +407,10 @@ pub enum ConnectError {
         /// The error of the resolver.
         source: Arc<io::Error>,
     },
-    /// The connection was refused. If the host has several addresses, this is the last one that was tried.
+    /// The connection was refused, or could not be opened for another reason.
     #[error("cannot connect to {address} ({source}); check the address, and that the server is running")]
     Refused {
-        /// The address that was tried.
+        /// The address that was tried; the last one that failed if the host has several addresses.
         address: SocketAddr,
         /// The error of the operating system.
         source: Arc<io::Error>,

@@ -27,8 +27,8 @@
 //! # Losing a permit
 //!
 //! A permit has a lease. The client renews it in a separate thread, and keeps it during disconnects that are shorter
-//! than the lease. A lease can still be lost, and the resources can then be granted to others. Work that must not
-//! continue then runs in [`Permit::guard`]:
+//! than the lease. A lease can still be lost, and the resources can then be granted to others. If the work must stop
+//! then, run it in [`Permit::guard`]:
 //!
 //! ```no_run
 //! # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -69,10 +69,10 @@
 //!
 //! A client belongs to the process that created it. In the child of a fork, each call fails at once with
 //! [`ErrorKind::Forked`], and permits are lost ([`Lost::Forked`]), while the parent keeps them: create a client in the
-//! child. All sockets are closed when a process runs another program (`exec`); a child that does not keeps copies of
-//! them. **What plain connections hold** ([`PlainClient`]) is still released when the parent drops the connection. But
-//! if the parent ends without dropping it, by a signal or [`std::process::exit`], the server releases it only when the
-//! child has ended too. Permits of a [`Client`] end with their lease.
+//! child. The child keeps copies of all sockets until it ends or runs another program (`exec`). **What plain
+//! connections hold** ([`PlainClient`]) is still released when the parent drops the connection. But if the parent ends
+//! without dropping the connection, by a signal or [`std::process::exit`], the server releases what it holds only when
+//! the child has closed its copy too. Permits of a [`Client`] end with their lease.
 //!
 //! # Recipes
 //!
@@ -84,7 +84,7 @@
 //! | | [`Client`] | [`PlainClient`] |
 //! |---|---|---|
 //! | servers | signalbox | all servers of yrmcds' counter and semaphore protocols |
-//! | resources belong to | a leased session, which survives disconnects | the connection, which releases them |
+//! | resources belong to | a leased session, which survives disconnects | the connection; its end releases them |
 //! | waiting | in a fair queue | no |
 //! | names | of both kinds, over either port | of the port's kind |
 //! | returns | [`Permit`] | [`PlainPermit`] |
@@ -201,6 +201,7 @@ impl fmt::Display for Maximum {
     }
 }
 
+/// Returns the name, or [`ErrorKind::NameLength`] if it is empty or longer than [`NAME_BYTES_MAX`] bytes.
 #[doc(hidden)] // For the command line.
 pub fn checked(name: &[u8]) -> Result<&[u8], Error> {
     match name.len() {

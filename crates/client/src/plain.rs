@@ -206,7 +206,7 @@ impl PlainClient {
     ) -> Result<PlainPermit, Error> {
         self.connection.check_creator()?;
         let (client, name) = (self.clone(), name.to_vec());
-        // In a separate task: if the caller is gone, the task drops the permit, which releases it.
+        // A separate task acquires: if the caller is gone, the task drops the permit, which releases it.
         let (reply, permit) = oneshot::channel();
         tokio::spawn(async move {
             let acquired = client.acquire(&name, resources, maximum).await;

@@ -32,9 +32,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)] // For the command line.
 pub enum Limit {
-    /// Each of them this long.
+    /// Each attempt may take this long.
     Each(Duration),
-    /// All of them until this moment, which leaves each address a part of the time.
+    /// All attempts end at this moment. If there are many addresses, the next one is tried sooner, so that there is time
+    /// for each.
     Until(Instant),
 }
 

@@ -82,9 +82,9 @@ pub struct Semaphore {
 
 /// A process on the server, which makes calls on semaphore sets. [`Direct::open_process`] opens one.
 ///
-/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends with its connection, which is closed when this
-/// value, all clones of its [`Direct`] and all of their series are dropped. If the connection is lost in another way,
-/// the process ends after the server's `session.default_ttl`.
+/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends when its connection is closed: when all clones of
+/// this value and of its [`Direct`] and all of their series are dropped, or when the program ends. If the connection is
+/// lost instead, for example with the network, the process ends after the server's `session.default_ttl`.
 ///
 /// Sets are identified by their ids. If a call fails, [`Error::errno`] returns the reason; other errors are those of
 /// [`Direct`].

@@ -259,7 +259,7 @@ pub(super) fn is_led_by(
 /// # Errors
 ///
 /// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
-/// [`AdminError::Changed`]: the node has sent a heartbeat during the command.
+/// [`AdminError::Changed`]: the node has sent a heartbeat or joined again during the command.
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
     let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
@@ -309,8 +309,8 @@ pub struct Finalized {
 ///
 /// # Errors
 ///
-/// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined during
-/// the command.
+/// [`AdminError::Unready`], [`AdminError::NoNodes`], [`AdminError::NoCluster`], [`AdminError::Layout`],
+/// [`AdminError::Newer`]: nothing has changed. [`AdminError::Changed`]: a node has joined during the command.
 pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
     let key = keys.format();
     let no_cluster = || AdminError::NoCluster(keys.prefix().to_owned());

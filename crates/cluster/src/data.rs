@@ -15,13 +15,14 @@ use signalbox_storage::{FORMAT, StorageError};
 
 /// The largest number of records in one transaction of an import.
 const RECORDS_MAX: usize = 4_000;
-/// The largest size of several records in one transaction of an import. One record may be larger.
+/// The largest size of several records in one transaction of an import, in bytes. A larger record has a transaction of
+/// its own.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Why records were not imported into a cluster.
 #[derive(Debug, Error)]
 pub enum ImportError {
-    /// etcd did not answer, or refused. The cluster stays unusable until an import is completed.
+    /// etcd did not answer, or refused. If the import had begun, no node can join until an import is completed.
     #[error("etcd: {0}; run the command again")]
     Call(#[from] CallError),
     /// The cluster is in use.

@@ -212,7 +212,7 @@ pub struct DrainedLeader<C> {
 
 impl<C: Coordinator> DrainedLeader<C> {
     /// Chooses the node that leads next: the one that the request names, or, of those that may lead and send
-    /// heartbeats, one with the newest version. This takes as long as two heartbeats.
+    /// heartbeats, one with the newest version. This takes up to two retry periods, or longer if etcd is slow.
     ///
     /// # Errors
     ///

@@ -245,7 +245,7 @@ pub enum AdminError {
          or does not reach etcd. The request is withdrawn; see the node's log and \"signalbox cluster status\"", .0, .1.as_secs_f64()
     )]
     FellSilent(String, Duration),
-    /// The node has ended without a handover.
+    /// The node has ended without leaving the cluster.
     #[error(
         "node \"{0}\" was asked to leave the cluster, and has ended without leaving it, and may have been restarted; see the \
          node's log and \"signalbox cluster status\""

@@ -11,8 +11,8 @@
 //! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
 //!
 //! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
-//! record's key and REST the other bytes, so that records are ordered by kind. BUCKET is a byte of a hash of the key: etcd reads
-//! bucket after bucket faster than pages of a range.
+//! record's key and REST the other bytes, so that records are ordered by kind. BUCKET is one byte, a hash of REST: etcd
+//! reads records faster bucket by bucket than in pages of a range.
 //!
 //! `0000` is the number of the partition, of which there is one.
 
@@ -68,7 +68,8 @@ pub struct Node {
     pub addresses: Vec<String>,
     /// Whether the node may lead.
     pub is_eligible: bool,
-    /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
+    /// Whether the node relays connections of clients while another one leads. If so, a new leader waits until this node
+    /// has closed them.
     #[serde(default)]
     pub relays: bool,
     /// Where the node accepts relayed connections when it leads; `None`: nowhere, because `cluster.bind` is not set.
@@ -146,8 +147,7 @@ pub struct Heartbeat {
 /// The node that leads, or led last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leadership {
-    /// The number of the term of leadership: the fencing token of everything that is stored. It grows by one with each
-    /// takeover.
+    /// The number of the term of leadership. It grows by one with each takeover.
     pub epoch: u32,
     /// The name of the node.
     pub node: String,

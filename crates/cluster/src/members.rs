@@ -134,7 +134,7 @@ pub(super) fn name_of(prefix: &[u8], key: &[u8]) -> String {
 }
 
 impl Members {
-    /// Applies what was read, which arrived `now`.
+    /// Applies the nodes and heartbeats that were read. The answer has arrived `now`.
     pub fn update(&mut self, reading: Reading, now: BootTime) {
         let Reading { revision, nodes, mut heartbeats } = reading;
         self.revision = revision;

@@ -85,7 +85,7 @@ pub struct Stuck {
     connections: u32,
 }
 
-/// One relayed connection. It counts until it is dropped, after both of its sockets were closed.
+/// One relayed connection. It counts as open until it is dropped, which must be after both of its sockets were closed.
 pub struct Relay {
     relays: Relays,
     term: Arc<RelayTerm>,

@@ -57,7 +57,7 @@ impl Commit {
 }
 
 impl<C> ClusterStorage<C> {
-    /// Creates the storage of a node that has just taken over. After the deadline of `fence`, it does nothing more.
+    /// Creates the storage of a node that has just taken over. After the deadline of `fence`, it repeats no call.
     pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
         let last = Marker { epoch: term.epoch, commit: 0 };
         Self { coordinator, keys, term, last, fence }
@@ -254,7 +254,7 @@ pub fn record_value(format: u32, record: &Record) -> Vec<u8> {
     [&[number], record::encode_value(record).as_slice()].concat()
 }
 
-/// The bucket of a key: its FNV-1a hash, folded to a byte. It is part of the layout of keys.
+/// The bucket of a key without its kind: the FNV-1a hash, folded to a byte. It is part of the layout of keys.
 fn bucket(rest: &[u8]) -> u8 {
     const OFFSET: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;

@@ -1,10 +1,10 @@
 //! The clock that measures leaderships, the times that all nodes of a cluster have in common, and the fence, which
 //! makes the deadline of a leadership known to all threads of a process.
 //!
-//! All times derive from the renew deadline. A leader stops [`Timing::renew_deadline`] after it sent its last
-//! successful renewal, by its own clock. Another node takes over [`Timing::lease_duration`] after it saw that renewal,
-//! by its own clock. The lease duration is a tenth longer, so two clocks may differ in rate by 5 % with a margin; tests
-//! let them differ by 8 %.
+//! All times derive from the renew deadline. By its own clock, a leader serves for [`Timing::renew_deadline`] after it sent
+//! its last successful renewal. By its own clock, another node waits for [`Timing::lease_duration`] after it saw that
+//! renewal, and then takes over. The lease duration is at least a tenth longer, so two clocks may differ in rate by 5 %
+//! with a margin; tests let them differ by 8 %.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The shortest renew deadline. An etcd that elects a leader answers no request for up to 1.9 s.
+    /// The shortest renew deadline. It needs an etcd that elects a leader faster than with etcd's default settings
+    /// (`docs/cluster.md`).
     pub const RENEW_DEADLINE_MIN: Duration = Duration::from_secs(2);
     /// The longest renew deadline.
     pub const RENEW_DEADLINE_MAX: Duration = Duration::from_secs(60);

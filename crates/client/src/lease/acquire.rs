@@ -149,7 +149,7 @@ impl<'a> Counter<'a> {
 pub enum Admission {
     /// The permit is held.
     Held(Permit),
-    /// No server was reachable, for this reason. Nothing limits the work of this client or of others.
+    /// No server was reachable, for this reason. Nothing limits the work that the client does without a permit.
     Unguarded(Error),
 }
 
@@ -242,7 +242,7 @@ impl<'a> AcquireRequest<'a> {
 
 /// Acquires in one session after another: if a session ends while the acquire waits, its place in the queue is lost,
 /// and it queues again in another session. The time after which the acquire fails as unreachable is counted from the
-/// call, or from when one of these sessions last had a stable connection.
+/// call, or from the end of the last stable connection of these sessions if that was later.
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let mut asked_at = client.now();
     loop {

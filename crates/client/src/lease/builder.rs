@@ -93,8 +93,9 @@ impl Builder {
         Self { settings, in_this_runtime: false }
     }
 
-    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215.
-    /// If a host name has several IP addresses, all are tried; it is resolved each time that the client connects.
+    /// Adds an address of the same service. The client begins with a random one of its addresses, and tries the others if
+    /// that one fails. An address without a port means 11215. If a host name has several IP addresses, all are tried; it
+    /// is resolved each time that the client connects.
     ///
     #[doc = example!(
         "",
@@ -224,6 +225,9 @@ impl Builder {
     ///
     /// # Errors
     /// [`ConnectError::Thread`] if the thread that renews leases cannot be started.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, after [`Self::in_this_runtime`].
     ///
     #[doc = example!("", r#"let client = Client::builder("lock.example.org".parse()?).build()?;"#)]
     pub fn build(self) -> Result<Client, Error> {

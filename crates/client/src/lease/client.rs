@@ -182,8 +182,8 @@ impl Client {
         }
         let (own, all) = {
             let mut sessions = self.sessions();
-            // Kept until all are upgraded: it may be the last handle, and dropping that ends the session before the
-            // close is sent.
+            // `own` is kept until all handles are upgraded: it may be the last one of its session, and dropping the
+            // last one would end the session before the close is sent.
             let own = sessions.own.take();
             (own, sessions.all.drain(..).filter_map(|(_, session)| session.upgrade()).collect::<Vec<_>>())
         };

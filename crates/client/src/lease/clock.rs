@@ -39,8 +39,8 @@ impl Moment {
 #[doc = example!("", "let at_once: Sleep = Box::pin(std::future::ready(()));")]
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A clock that measures leases. It must be monotonic and advance while the machine is suspended, because the server's
-/// leases do.
+/// A clock that measures leases. It must be monotonic, and advance while the machine is suspended, because the leases
+/// continue to run out at the server.
 ///
 /// ```
 /// use signalbox_client::{BootClock, Clock, Moment, Sleep};

@@ -1,11 +1,11 @@
 //! The driver of a session: it sends requests, renews the lease, connects again after a disconnect and marks permits
-//! as lost. It runs apart from the program's tasks, so that none of them can delay it.
+//! as lost. By default, it runs apart from the program's tasks, so that none of them can delay it.
 //!
 //! The driver relies on the server as little as possible: a lease is counted from the *sending* of a request that the
-//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live, or
-//! for twice the round trip if that is longer.
+//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live (for
+//! less in a cluster), or for twice the round trip if that is longer, but for 10 s at most.
 //!
-//! It combines parts with one task each: [`Link`] is the connection to a server, [`Reconnect`] decides when and where
+//! It combines parts with one purpose each: [`Link`] is the connection to a server, [`Reconnect`] decides when and where
 //! to connect, [`RequestTable`] has the unanswered requests, [`GrantTable`] the grants of permits, and
 //! [`LeaseValidity`] the end of the lease.
 
@@ -76,11 +76,12 @@ pub(super) struct Driver {
     close_waiters: Vec<oneshot::Sender<()>>,
 }
 
-/// The life of a session, in this order.
+/// The phases of a session, in their order.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Active,
-    /// No user is left. The server is asked to close the session, until this moment at most.
+    /// No user is left, or the client is closed. The driver waits until this moment at most for the server to close the
+    /// session.
     Closing {
         deadline: Moment,
     },
@@ -151,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// Runs until the last user of the session is gone, or the session is lost.
+    /// Runs until the session is closed, handed over or lost.
     pub(super) async fn run(mut self) {
         // A timer that fires too early does no harm, so it is replaced only when it would fire too late.
         let mut timer: Option<(Moment, Sleep)> = None;
@@ -290,7 +291,7 @@ impl Driver {
             return;
         }
         self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
-        // First, because after the close the server may grant to others what the permits hold.
+        // This comes before the request: after the close, the server may grant to others what the permits hold.
         self.grants.lose_all(Lost::Stopped);
         self.cancel_move();
         if self.link.is_attached() {

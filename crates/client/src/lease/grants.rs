@@ -95,7 +95,8 @@ impl LeaseValidity {
         *self.state() = LeaseState::Abandoned;
     }
 
-    /// Returns whether the lease is over. A pending lease is not.
+    /// Returns whether the lease has ended or was found to be over. This does not look at the clock. A pending lease is
+    /// not over.
     pub(super) fn is_over(&self) -> bool {
         matches!(*self.state(), LeaseState::Ended | LeaseState::Abandoned)
     }
@@ -105,7 +106,8 @@ impl LeaseValidity {
         *self.state() == LeaseState::Abandoned
     }
 
-    /// Returns the end of the lease; `None` if the session was not opened or the lease is over.
+    /// Returns the end of the lease, which may have passed; `None` if the session was not opened, or the lease has ended
+    /// or was found to be over.
     pub(super) fn until(&self) -> Option<Moment> {
         match *self.state() {
             LeaseState::ValidUntil(until) => Some(until),
@@ -113,8 +115,8 @@ impl LeaseValidity {
         }
     }
 
-    /// Returns how long the lease is still valid; `None` if it is over. A lease that is found to be over stays over,
-    /// even if another thread is about to process an answer that would have renewed it.
+    /// Returns how long the lease is still valid; `None` if it is over or pending. A lease that is found to be over stays
+    /// over, even if another thread is about to process an answer that would have renewed it.
     fn remaining(&self) -> Option<Duration> {
         let mut state = self.state();
         let LeaseState::ValidUntil(until) = *state else { return None };

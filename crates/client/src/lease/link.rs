@@ -62,7 +62,7 @@ pub(super) enum LinkEvent {
     AttachmentFailed(AttachmentFailure),
 }
 
-/// An attachment, at one of several addresses.
+/// An attempt to attach the session, or to open it, at one of several addresses.
 pub(super) type Attaching = Stage<Attached, AttachmentFailure>;
 
 /// An attempt to say Hello over a new connection, to which no session is attached yet.
@@ -97,7 +97,7 @@ pub(super) struct AttachmentFailure {
     /// Whether the session no longer exists.
     pub(super) session_is_lost: bool,
     /// How many attachments and openings were given up without an answer. The server may still execute one of them
-    /// after a later one, whose connection then loses the session.
+    /// later, which detaches the session from the connection that it has by then.
     pub(super) late_attachments: u32,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct SessionConnection {
     renewed_at: Moment,
     /// When the unanswered KeepAlive was sent, if there is one.
     keep_alive_sent: Option<Moment>,
-    /// When the last KeepAlive, which may have been refused, or the attachment was sent.
+    /// When the last KeepAlive was sent, even if it was refused; before the first one, when the attachment was sent.
     kept_alive_at: Moment,
     /// How long the last answer to KeepAlive or to the attachment took.
     round_trip: Duration,
@@ -152,7 +152,7 @@ pub(super) struct SessionConnection {
 }
 
 impl SessionConnection {
-    /// Sends a request whose one response is reported with the tag.
+    /// Sends a request that has one response, which is reported with the tag.
     ///
     /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
     pub(super) fn post(&mut self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
@@ -252,8 +252,7 @@ impl SessionConnection {
     }
 }
 
-/// Returns the time without an answer after which KeepAlive is sent. The answer to KeepAlive may take as long, or twice
-/// the round trip.
+/// Returns the time without an answer after which KeepAlive is sent, if no cluster requires a shorter one.
 pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }
@@ -278,9 +277,9 @@ impl Target {
     }
 }
 
-/// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known
-/// there. Of the IP addresses of one host, `last` is tried last. `repetitions` is the number of requests that the
-/// client will then repeat with their places.
+/// Attaches the session, or opens it, at the first of several addresses that answers. If this fails, for example because
+/// the session is not known there, tries the others. Of the IP addresses of one host, `last` is tried last.
+/// `repetitions` is the number of requests that the client will then repeat with their places.
 pub(super) fn attach_first(
     settings: &Settings,
     addresses: Vec<Address>,

@@ -176,8 +176,8 @@ impl Permit {
         self.grant.validity.lost().await
     }
 
-    /// Waits until an administrator revokes the permit. The permit is held until the grace period ends, which
-    /// [`Self::time_left`] takes into account from then on; then [`Self::lost`] returns.
+    /// Waits until an administrator revokes the permit. The permit stays held until the grace period ends:
+    /// [`Self::time_left`] returns no more than the rest of that period, and [`Self::lost`] returns at its end.
     ///
     #[doc = example!(
         "permit: Permit",

@@ -260,7 +260,7 @@ impl Reconnect {
     /// caller may proceed without a permit only if no server is reachable.
     pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
         let within = now.since(self.unreachable_since(asked_at));
-        // The first round has not ended.
+        // Without a failure, the first round has not ended.
         let last = self.last_failure.clone().unwrap_or_else(|| {
             let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
             ConnectError::TimedOut { address: addresses.join(", "), limit: within }.into()
@@ -384,8 +384,8 @@ impl ClusterAddresses {
     }
 
     /// Returns the longest time without an answer before KeepAlive is sent. A leader or a relay that is silent for
-    /// twice this time may have failed. That is less than the renew deadline, so the client looks for another node
-    /// before one leads.
+    /// twice this time may have failed. That is less than the renew deadline, so the client already looks for another
+    /// node when one takes over.
     pub(super) fn silence_max(&self) -> Option<Duration> {
         self.renew_deadline.map(|deadline| (deadline / 3).max(SILENCE_MIN))
     }

@@ -181,7 +181,7 @@ impl EtcdClient {
         }
     }
 
-    /// Makes a call to a member, and authenticates before if necessary. If the token is no longer valid, authenticates
+    /// Makes a call to a member, and authenticates first if necessary. If the token is no longer valid, authenticates
     /// and makes the call again.
     fn call<Q, A>(&mut self, member: usize, path: &'static str, message: Q) -> Result<A, Failure>
     where

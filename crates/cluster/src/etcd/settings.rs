@@ -52,7 +52,7 @@ pub enum SettingsError {
     /// An endpoint is not a URL.
     #[error("endpoint \"{0}\" of etcd is not a URL; give it as \"https://10.0.0.1:2379\"")]
     Endpoint(String),
-    /// An `http` endpoint with files for TLS.
+    /// There are files for TLS, but an endpoint is `http`.
     #[error("endpoint \"{0}\" of etcd does not use TLS, but files for TLS are given; write https://")]
     Plain(String),
     /// A file cannot be read.

@@ -12,8 +12,8 @@ const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 /// The percentage of the quota above which the database is almost full.
 const ALMOST_FULL_PERCENT: u64 = 70;
 
-/// The size above which a database should be defragmented if less than half of it is in use: a defragmentation at this
-/// size takes only seconds.
+/// The size above which a database should be defragmented if less than half of it is in use: at this size, that still
+/// takes only seconds.
 const LARGE_BYTES: u64 = 1 << 30;
 
 /// The advice for a defragmentation, during which the member must not be etcd's leader.

@@ -43,8 +43,8 @@ pub(super) fn range_answer(answer: RangeResponse) -> Result<RangeAnswer, &'stati
     Ok(RangeAnswer { revision: revision(answer.header)?, count, entries })
 }
 
-/// Returns whether a branch writes a key twice. etcd refuses most such transactions, but not all that are sent in
-/// parts.
+/// Returns whether a branch writes a key twice. etcd refuses most such transactions, but not all of those with inner
+/// transactions.
 pub(super) fn writes_a_key_twice(transaction: &Transaction) -> bool {
     [&transaction.then, &transaction.otherwise].into_iter().any(|branch| {
         let mut keys = HashSet::with_capacity(branch.len());

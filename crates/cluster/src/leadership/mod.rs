@@ -83,12 +83,12 @@ pub enum Step {
 /// A term of leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The fencing token: it grows by one with each takeover.
+    /// The number of the term. It grows by one with each takeover.
     pub epoch: u32,
-    /// The revision of the leadership key since the takeover: every commit compares it, and the records are loaded as they were
-    /// then.
+    /// The revision of the leadership key since the takeover: every commit compares it, and the records are loaded as they
+    /// were at this revision.
     pub leadership_modified: Revision,
-    /// The format in which the leader writes records, for all of its term. Every node that may take over from it reads it.
+    /// The format in which the leader writes records, for all of its term. Every node that may take over reads this format.
     pub record_format: u32,
 }
 
@@ -140,8 +140,8 @@ pub enum Input {
     Release(Option<Successor>),
     /// Calls [`Machine::poll_now`].
     PollNow,
-    /// All threads that serve clients have run at this time. After the first such input, a leader renews its leadership
-    /// only while more of them arrive: a leader whose threads hang must not keep it.
+    /// Each thread that serves clients has just finished a turn, at this time at the latest. After the first such input, a
+    /// leader renews its leadership only while more of them arrive: a leader whose threads hang must not keep it.
     ThreadsRan(BootTime),
 }
 
@@ -300,7 +300,7 @@ impl Machine {
                 if now < leading.due {
                     return Step::WaitUntil(leading.due.min(deadline));
                 }
-                // Threads that are slow, but do not hang, have half of the renew deadline.
+                // Threads that are slow, but do not hang, have half of the renew deadline to finish a turn.
                 if self.threads_ran_at.is_some_and(|at| now.since(at) > timing.renew_deadline() / 2) {
                     return Step::WaitUntil(deadline);
                 }
@@ -373,7 +373,7 @@ impl Machine {
 
     /// Applies the answer to the transaction that was sent, or its failure.
     ///
-    /// An unanswered attempt may have been applied, or may be later:
+    /// An unanswered attempt may have been applied, or may still be applied:
     /// - a takeover: the next poll shows it. A poll sends a heartbeat and reads the leadership key in one transaction,
     ///   so if it shows that this run leads, it counts as a renewal that was sent when the *poll* was sent.
     /// - a renewal: the next one finds the node's own earlier heartbeat, whose number shows when it was sent.
@@ -466,7 +466,7 @@ impl Machine {
     }
 
     /// Makes the node leave the cluster, and release its leadership if it leads. A leader must have closed its last
-    /// connection before. `successor` leads next; `None`: any node. [`Ending::Released`] follows, or
+    /// client connection before. `successor` leads next; `None`: any node. [`Ending::Released`] follows, or
     /// [`Ending::NotReleased`] after two request timeouts.
     pub fn release(&mut self, successor: Option<Successor>) {
         let leadership = match &self.state {
