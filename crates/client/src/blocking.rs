@@ -85,6 +85,9 @@ impl Client {
     /// Closes the sessions of the client, like [`Client::close`](super::Client::close).
     ///
     #[doc = example!("client: blocking::Client", "client.close();")]
+    ///
+    /// # Panics
+    /// In an async runtime; see [`Self::wait`].
     pub fn close(self) {
         self.wait(self.0.clone().close());
     }

@@ -243,8 +243,8 @@ impl Direct {
         .await
     }
 
-    /// Waits until no more resources of a name are in use than `until` permits, or until its slot is free
-    /// (`docs/protocol.md`, "AwaitIdle"). Returns the number of resources that are in use at that time.
+    /// Waits until the number of resources of a name that are in use is at most the [`Idle::Level`], or until the
+    /// [`Idle::Slot`] is free (`docs/protocol.md`, "AwaitIdle"). Returns the number of resources that are in use at that time.
     ///
     /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
     /// request: the server keeps it until the timeout.

@@ -192,7 +192,8 @@ impl<T: Into<ErrorKind>> From<T> for Error {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The server refused the request (`docs/protocol.md`, "Statuses").
+    /// The server refused the request (`docs/protocol.md`, "Statuses"). The client itself reports `TimedOut` if the timeout
+    /// of an acquire ends during a disconnect.
     #[error("{}", .0.advice())]
     Status(Status),
     /// The server refused the request with the status `Limit reached`.

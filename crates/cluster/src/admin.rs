@@ -184,6 +184,11 @@ pub enum Release {
 
 /// Removes a node whose process has ended, and releases its leadership. The caller must be certain that the process has ended.
 /// With `invocation`, only that run of the service is removed; without it, a node that sends heartbeats is refused.
+///
+/// # Errors
+///
+/// [`AdminError::Alive`]: the node sends heartbeats. [`AdminError::NoCluster`]: nothing has changed.
+/// [`AdminError::Changed`]: the cluster changed during the command.
 pub fn release(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,

@@ -30,7 +30,8 @@ pub struct Drained {
 /// [`AdminError::Refused`]: the node continues. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
 /// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it has sent no heartbeat for
 /// the lease duration, and the request was withdrawn. [`AdminError::Died`]: it has ended without leaving.
-/// [`AdminError::Call`]: etcd did not answer; the request was withdrawn if possible. Others: no request was written.
+/// [`AdminError::Call`]: etcd did not answer; the request was withdrawn if possible. [`AdminError::Changed`]: the node has
+/// joined again, or the request was removed or replaced. Others, except [`AdminError::Value`]: no request was written.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,

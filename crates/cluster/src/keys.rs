@@ -7,8 +7,10 @@
 //! | `b/NODE` | [`Heartbeat`] | by each node, periodically |
 //! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
 //! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
-//! | `d/NODE` | [`Drain`] | by `signalbox cluster drain` |
+//! | `d/NODE` | [`Drain`] | by `signalbox cluster drain`, and by a node that refuses to hand over |
 //! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
+//!
+//! `signalbox data import --cluster` writes the format, a released leadership and the records.
 //!
 //! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
 //! record's key and REST the other bytes, so that records are ordered by kind. BUCKET is one byte, a hash of REST: etcd

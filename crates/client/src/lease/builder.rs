@@ -212,7 +212,8 @@ impl Builder {
     /// failed or takes long.
     ///
     /// # Errors
-    /// The error of the last address, if all addresses fail.
+    /// If all addresses fail: the last error of a server that refuses the client or is not trusted, or the last error if
+    /// there is no such server. Also the errors of [`Self::build`].
     ///
     #[doc = example!("", r#"let client = Client::builder("lock.example.org".parse()?).connect().await?;"#)]
     pub async fn connect(self) -> Result<Client, Error> {

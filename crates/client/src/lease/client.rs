@@ -145,7 +145,8 @@ impl Client {
     /// one as soon as one has failed or takes long.
     ///
     /// # Errors
-    /// The error of the last address, if no server answers.
+    /// If all addresses fail: the last error of a server that refuses the client or is not trusted, or the last error if
+    /// there is no such server.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {

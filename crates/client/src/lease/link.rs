@@ -92,7 +92,7 @@ pub(super) struct Greeted {
 /// Why the session could not be attached.
 #[derive(Debug)]
 pub(super) struct AttachmentFailure {
-    /// The error of the last address that was tried.
+    /// The error of the last attempt; if no address answered Hello, the one that [`first_answer`] prefers.
     pub(super) error: Error,
     /// Whether the session no longer exists.
     pub(super) session_is_lost: bool,
