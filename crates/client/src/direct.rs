@@ -244,7 +244,8 @@ impl Direct {
     }
 
     /// Waits until the number of resources of a name that are in use is at most the [`Idle::Level`], or until the
-    /// [`Idle::Slot`] is free (`docs/protocol.md`, "AwaitIdle"). Returns the number of resources that are in use at that time.
+    /// [`Idle::Slot`] is free (`docs/protocol.md`, "AwaitIdle"). Returns the number of resources that are in use at that
+    /// time.
     ///
     /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
     /// request: the server keeps it until the timeout.

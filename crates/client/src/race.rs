@@ -55,7 +55,7 @@ pub struct First<T> {
     pub address: Address,
     /// Its answer.
     pub answer: T,
-    /// The other addresses.
+    /// The other addresses, given or resolved.
     pub others: Vec<Address>,
 }
 

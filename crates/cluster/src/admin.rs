@@ -40,11 +40,11 @@ pub struct ClusterStatus {
 pub struct NodeStatus {
     /// Its value in etcd.
     pub node: Node,
-    /// How long before the end of the command its last heartbeat was seen; `None`: it sent none while it was watched.
-    /// etcd does not store the time at which a key is written.
+    /// The time since its last heartbeat was seen; `None`: it sent none while the command watched it. The command has to
+    /// watch, because etcd does not store the time at which a key is written.
     pub heartbeat_age: Option<Duration>,
-    /// The number of client connections that it relays, by its last heartbeat; `None`: it does not relay, or has sent
-    /// no heartbeat.
+    /// The number of client connections that it relays, according to its last heartbeat; `None`: it does not relay, or has
+    /// sent no heartbeat.
     pub relays: Option<u32>,
 }
 
