@@ -19,7 +19,7 @@ use signalbox_model::{Event, EventKind, Namespace, Notice, Refusal};
 /// The most events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
 
-/// The limit of the bytes of the names of the events that wait, above which further events are dropped, too.
+/// The bytes that the names of waiting events may take. Once they are reached, further events are dropped, too.
 const NAME_BYTES_MAX: usize = 1 << 20;
 
 /// A message for a connection.

@@ -2,12 +2,12 @@
 //!
 //! A change is made in the ledger at once, and added to the journal. The request is answered when the change is committed.
 //! The semaphore sets have a journal of their own, because they have a lock of their own. A batch has changes of one of the
-//! two, in turn; neither refers to records of the other.
+//! two, in turn. This is safe, because neither refers to records of the other.
 //!
 //! If the store fails, nothing is rolled back: every request that waits for it is answered. A grant or a session whose
 //! client was not told of it ends like any other, and its end is stored after its beginning. Releases, closes and
-//! revocations are final, and a changed declaration takes effect when the store works again. Until then, nothing new is
-//! granted or changed that would have to be stored.
+//! revocations are final, and a changed declaration takes effect when the store works again. Until then, new grants and
+//! changes that would have to be stored are refused.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -76,8 +76,9 @@ impl Core {
     }
 
     /// Processes the outcome of a batch: answers at most `step` requests. If the batch is stored, these are the
-    /// requests that waited for that. If it failed, these are all requests that wait for the store, and grants and
-    /// sessions that were not stored end. Returns whether there is more to do.
+    /// requests that waited for that. If it failed, these are all requests of the ledger that wait for the store:
+    /// grants and sessions that were not stored end. Results of calls on semaphore sets are still held. Returns whether there
+    /// is more to do.
     pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
         let context = self.context(now.unix);
         let is_of_sets = batch.is_of_sets;

@@ -1,7 +1,7 @@
 //! Places in queues that survive a restart.
 //!
-//! A waiting request has a place: the id by which its queues order it, which is the id that its grant will have. A
-//! client that was told the place, with a proof, presents both when it repeats the request after a restart, and the
+//! A waiting request has a place: the id by which its queues order it. Its grant gets the same id, with the exceptions
+//! below. A client that was told the place, with a proof, presents both when it repeats the request after a restart, and the
 //! request waits at its place again. The proof is a keyed hash of the place, the session, the request and what was
 //! requested, so a client can neither choose a place nor use one for another request. The key is a record of the store.
 //!
@@ -47,7 +47,7 @@ pub(super) struct Places {
     has_repeated: bool,
 }
 
-/// The purpose of a keyed hash that is not a proof of a place. A client cannot pass one off as the other: these hashes
+/// The purpose of a keyed hash that is not a proof of a place. A client cannot present one as a proof: these hashes
 /// are never shown to a client, and the input of a proof is longer than that of a session's key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {

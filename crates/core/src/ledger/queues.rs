@@ -14,7 +14,7 @@ pub(super) type IdRange = (Bound<GrantId>, Bound<GrantId>);
 
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    /// By [`ObjectRef::address`]. Trees, since a hash table of many names would grow in one long step.
+    /// By [`ObjectRef::address`]. These are trees, because a hash table of many names would grow in one long step.
     names: [BTreeMap<usize, Entry>; Namespace::ALL.len()],
     heads: BTreeSet<Head>,
 }

@@ -2,7 +2,7 @@
 //! committed, if it has to be stored.
 //!
 //! The reply to a request of a session is cached in the session's log. A reply that waits for a commit is pending: the
-//! log has [`CachedReply::Committing`] in its place, and a request has at most one.
+//! log has [`CachedReply::Committing`] in its place, and a request has at most one pending reply.
 
 use std::collections::btree_map::Entry;
 use std::ops::RangeInclusive;
@@ -145,7 +145,7 @@ impl Ledger {
         if let CachedReply::Committing = reply {
             return self.redirect_pending_reply(session, kind, call, now);
         }
-        // The request with this number was another one.
+        // This number belongs to a request of the other kind.
         if !kind.fits(&reply) {
             return Outcome::Refused(Refusal::StaleRequest);
         }

@@ -198,7 +198,7 @@ impl Ledger {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
     }
 
-    /// Refuses what would have to be stored while the store fails.
+    /// While the store fails, refuses what would have to be stored.
     pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
         let is_failing = self.journal.is_failing();
         self.counts.not_stored += u64::from(is_failing);

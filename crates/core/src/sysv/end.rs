@@ -157,9 +157,9 @@ impl Sysv {
         due
     }
 
-    /// Refuses calls that would wait from now on. Calls that wait for sets that are not durable fail with EIDRM, in steps,
-    /// because the next server knows nothing of these sets. Other waiting calls are not answered: clients repeat them to the
-    /// next server, where they wait again. Returns whether there is more to do.
+    /// Ends the waits for sets that are not durable, because the next server knows nothing of these sets: calls that wait for
+    /// them fail with EIDRM, in steps, and so do calls that would wait from now on. Calls that wait for durable sets are not
+    /// answered: clients repeat them to the next server, where they wait again. Returns whether there is more to do.
     pub(crate) fn shut_down(&mut self, now: Moment) -> bool {
         self.is_shutting_down = true;
         let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting().values().copied());
