@@ -64,8 +64,8 @@ pub(super) fn each_record(
 /// A snapshot of a file that is open for writing.
 pub(super) struct FileSnapshot {
     reader: Reader,
-    /// Whether the file was closed after a failure. It may have been opened and written again since, over the pages of
-    /// this snapshot.
+    /// Whether the file was closed, after a failure or for the first commit. It may have been opened and written again
+    /// since, over the pages of this snapshot.
     is_closed: Arc<AtomicBool>,
 }
 

@@ -42,7 +42,7 @@ pub struct Process {
     next_request: AtomicU64,
     /// Whether it may have adjustments: it has sent operations with SEM_UNDO.
     adjusts: AtomicBool,
-    /// Whether the server no longer has it.
+    /// Whether the server no longer has it, or the library has given it up.
     is_gone: AtomicBool,
     slots: AtomicPtr<Slot>,
     next: *const Process,
