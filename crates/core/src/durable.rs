@@ -106,7 +106,7 @@ pub struct DeclarationRecord {
     /// Whether it is being removed: it grants nothing, and ends with its last holder.
     pub removing: bool,
     /// The grace period in milliseconds after which its holders lose it, if it is removed at once. If it was declared
-    /// again since then, this concerns grants with ids below `created`.
+    /// again since then, it applies only to grants with ids below `created`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub evicted_grace_ms: Option<u32>,
     /// The pause and the slots that are out of service; neither while the semaphore is being removed.

@@ -41,7 +41,7 @@ pub(super) struct Holding {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Holders {
-    /// The session of the holding that is stored inline: `resources` and `index`.
+    /// The session whose holding is stored inline. The rest of that holding is `resources` and `index`.
     first: Option<ConnectionId>,
     resources: u32,
     index: TaggedIndex,

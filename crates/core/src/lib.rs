@@ -1,7 +1,7 @@
 //! The rules that decide which session may use how many resources of which name.
 //!
-//! The core does no I/O and has no clock: time is a parameter, and nothing here blocks, logs or reads a socket. The
-//! server calls one method of [`Core`] per request; the simulation in the tests calls the same methods.
+//! The core does no I/O, writes no log and has no clock: time is a parameter. Nothing here blocks, except for short waits
+//! for locks. The server calls one method of [`Core`] per request; the simulation in the tests calls the same methods.
 //!
 //! Plain operations access only the name itself. The `ledger` has the grants, queues, leased sessions and watches;
 //! a plain operation enters it only if requests wait for the name or a watch covers it.
@@ -10,7 +10,7 @@
 //!
 //! Locks are acquired in one order: the ledger, the shard of the map, then the object of a name. No lock outlives the
 //! call that acquired it. Work that grows with the number of names (a Dump, the end of a session, a sweep) is a value
-//! with a `step` method, so that the caller can yield between steps of bounded size.
+//! with a method that does one step, so that the caller can yield between steps of bounded size.
 //!
 //! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`] can
 //! check it at any time.

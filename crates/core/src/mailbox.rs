@@ -32,7 +32,7 @@ pub enum Message {
         /// The answer, or why the request was refused.
         outcome: Result<Answer, Refusal>,
     },
-    /// The result of a call on a System V semaphore set that waited.
+    /// The result of a waiting call on a System V semaphore set.
     Operated {
         /// The token of the request.
         token: Token,
@@ -82,7 +82,7 @@ pub struct Mailbox {
 struct Messages {
     waiting: VecDeque<Message>,
     events: usize,
-    /// Bytes of the names of the events that wait.
+    /// The bytes that the names of waiting events take.
     name_bytes: usize,
     /// The number of events of each watch that were dropped.
     missed: BTreeMap<Token, u32>,

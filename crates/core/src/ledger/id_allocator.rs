@@ -43,8 +43,8 @@ impl IdAllocator {
 
     pub(super) fn next(&mut self) -> Result<u64, Refusal> {
         if self.reservation.as_ref().is_some_and(|reservation| self.last >= reservation.up_to) {
-            // Happens only if the store fails and the clock was set back: another run may have used the ids from here
-            // on.
+            // The store has failed until the reservation was used up. A later run whose clock was set back could allocate
+            // the ids beyond it again.
             return Err(Refusal::NotStored);
         }
         self.last += 1;

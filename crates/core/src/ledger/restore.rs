@@ -20,8 +20,8 @@ use signalbox_model::GrantId;
 const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
 
 impl Core {
-    /// Restores a record of a store, before anything else is done. Records come in the order of their keys, and leases
-    /// start again now. An error describes a contradiction between records.
+    /// Restores a record of a store, before anything else is done. Records come in the order of their keys. Leases
+    /// start again in [`Self::begin_serving`]. An error describes a contradiction between records.
     pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
         let context = self.context(now.unix);
         match record {

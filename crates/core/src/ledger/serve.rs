@@ -349,7 +349,7 @@ impl Ledger {
         let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
         let done = self.queues.is_done(*namespace, object, id).then_some(Refusal::Done);
-        // The semaphore may have got numbered slots while the request waited.
+        // The resources of the semaphore may have become numbered slots while the request waited.
         let too_many_slots = (object.lifecycle() == Lifecycle::Numbered
             && claim.resources as usize > self.slots_left(id))
         .then_some(Refusal::NotAvailable);

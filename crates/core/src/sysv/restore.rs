@@ -11,7 +11,7 @@ use crate::time::{Moment, MonotonicMs};
 use signalbox_model::sysv::IPC_PRIVATE;
 
 impl Sysv {
-    /// Restores a record. An error describes a contradiction to earlier records.
+    /// Restores a record. An error describes a contradiction between records.
     pub(crate) fn restore(&mut self, record: SysvRecord, now: Moment) -> Result<(), String> {
         match record {
             SysvRecord::Set(record) => self.restore_set(&record),
