@@ -112,7 +112,7 @@ impl<'a> Applied<'a> {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
             return Err(refused(setting, allowed.to_owned()));
         }
-        // Computed only if needed, because the value of a key of declarations contains those of all declarations.
+        // Computed only if needed: reading a key of declarations copies its values in all declarations.
         let before = self.set.contains_key(key.name()).then(|| key.value_in(self.config));
         if let Err(allowed) = key.set(&setting.value, self.config) {
             self.refused.push(key.name());

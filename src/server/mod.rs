@@ -66,7 +66,7 @@ pub use store::RestoreError;
 pub use tls::TlsError;
 pub use workers::{SameThread, Spawn, Workers};
 
-/// Locks a value that no panic leaves half changed, so that it can be used after one.
+/// Locks a value, also after a panic: no panic leaves such a value half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -117,7 +117,8 @@ impl Address {
         self.resolved.or_else(given)
     }
 
-    /// Undoes [`Self::resolved_to`]: the address is again any IP address of its host.
+    /// Removes the IP address that [`Self::resolved_to`] has set, so that any IP address of the host will do again. The
+    /// port stays.
     ///
     /// ```
     /// # use signalbox_client::Address;

@@ -112,7 +112,8 @@ impl Error {
         }
     }
 
-    /// Returns whether a server received and refused the request. Other errors mean that no request was sent, or that
+    /// Returns whether the request was refused: by a server or by the client itself, whose `TimedOut` counts as a
+    /// refusal. Other errors mean that no request was sent, or that
     /// no usable answer was received.
     ///
     /// ```
@@ -317,7 +318,7 @@ pub enum Lost {
         and the resources may be granted to others; stop the work"
     )]
     Refused,
-    /// Another client, which has the key of the session, attached the session; or this client handed the session over
+    /// Another client with the key of the session attached to it; or this client handed the session over
     /// with another permit ([`Permit::hand_over`](super::Permit::hand_over)).
     #[error("another client took over the session; stop the work")]
     TakenOver,

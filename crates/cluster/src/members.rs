@@ -178,7 +178,7 @@ impl Members {
         advertised
     }
 
-    /// Returns whether a node is known to have this IP address, which is that of its relay endpoint.
+    /// Returns whether the relay endpoint of a known node has this IP address.
     pub fn has_relay_at(&self, address: IpAddr) -> bool {
         let endpoints = self.nodes.values().filter_map(|member| member.node.relay_endpoint.as_ref());
         endpoints.map(|endpoint| endpoint.address.ip().to_canonical()).any(|ip| ip == address)

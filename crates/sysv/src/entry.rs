@@ -95,7 +95,7 @@ pub unsafe extern "C" fn semctl(set: c_int, number: c_int, command: c_int, argum
     })
 }
 
-/// The error of a call whose function no later library has.
+/// The error of a call whose function is in no library after this one in the search order.
 const MISSING: Failed = Failed(libc::ENOSYS);
 
 /// Runs a call. A success leaves `errno` unchanged. A panic fails with `errno_of_panic`, as the outcome is unknown.

@@ -181,8 +181,8 @@ impl PermitValidity {
         }
     }
 
-    /// Announces that the permit is being revoked and is held until this moment, unless its grace period is already
-    /// over.
+    /// Announces that the permit is being revoked. It is held until this moment; if its grace period is already over,
+    /// it is marked as lost instead.
     pub(super) fn revoke_at(&self, moment: Moment) {
         let mut state = self.revocation_state(self.lease.clock.now());
         match *state {

@@ -32,7 +32,7 @@ pub enum CheckedNames {
 
 impl Core {
     /// Attaches a connection to a leased session. Another connection that was attached is informed and detached.
-    /// `repetitions` is the number of requests that the client announces to repeat with their places in queues. The
+    /// `repetitions` is the number of requests that the client will repeat with their places in queues. The
     /// caller renews the lease.
     pub fn attach(
         &self,

@@ -121,7 +121,7 @@ pub struct Claimed {
     /// Whether it is held, perhaps by a request that still waits for its other names; otherwise, the request waits for
     /// it.
     pub is_held: bool,
-    /// The entry among the holders or the waiters of the name. The position of a waiter is not counted.
+    /// The entry among the holders or the waiters of the name. The position is always 0, also for a waiter.
     pub listed: Listed,
 }
 
@@ -141,7 +141,7 @@ pub struct ClaimSubject {
 pub struct ClaimListing {
     /// The sessions that are left, the next one last.
     sessions: Vec<SessionId>,
-    /// The last grant of the next session that was listed.
+    /// The grant of the next session that was listed last.
     after: Option<GrantId>,
 }
 

@@ -1,5 +1,5 @@
-//! Waits of requests for leases: each lasts until its leases may have changed, its time is over, or its client has lost
-//! its rights.
+//! Parks requests for leases until one of their leases may have changed, their time is over, or the client has lost its
+//! rights.
 
 use std::future::poll_fn;
 use std::task::Poll;
