@@ -41,9 +41,13 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "1",
         "the server refused the request, or can never grant it; the name, session or grant does not exist; apply: some \
-         changes were refused; verify: the grant is not held",
+         changes were refused; verify: the grant is not held; cluster status: a node is silent",
     ),
-    ("2", "verify: the grant is held, but it is being revoked or its semaphore is being removed"),
+    (
+        "2",
+        "verify: the grant is held, but it is being revoked or its semaphore is being removed; cluster status: no node \
+         leads",
+    ),
     ("64", "invalid arguments; bench: no process has the id of --pid"),
     ("65", "serve, data: the data directory or the export is damaged, missing, or of a newer version"),
     (
