@@ -196,7 +196,7 @@ impl<'a> Applied<'a> {
         let advice = close.map(|key| format!("; did you mean {key}?"));
         let sentence = format!("{} is not a key of signalbox{}", setting.key, advice.unwrap_or_default());
         if self.language == Language::Toml {
-            // A contradiction of the key that was meant may be a consequence of the misspelling.
+            // The value that was meant for this key is not known, so its contradictions with other keys are not reported.
             self.refused.extend(close);
             return Err(Mistake::new(setting.line, sentence));
         }

@@ -79,7 +79,9 @@ pub struct RelayTerm {
 
 /// The relays of a node do not close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{connections} relayed connections are open, and none of them has closed for {STUCK_CHECKS_MAX} ms")]
+#[error(
+    "{connections} relayed connections are open, and none of them has closed during {STUCK_CHECKS_MAX} checks"
+)]
 pub struct Stuck {
     /// The number of open relays.
     connections: u32,

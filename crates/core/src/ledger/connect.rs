@@ -231,7 +231,7 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession"). `repetitions` is the number of requests that the client announces to
+    /// (`docs/protocol.md`, "AttachSession"). `repetitions` is the number of requests that the client will
     /// repeat with their places. The caller renews the lease, if the client may acquire the names of the session.
     pub(super) fn attach(
         &mut self,
