@@ -590,6 +590,21 @@ async fn begin<T>(future: impl Future<Output = T>) {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_grant_that_its_caller_never_received_is_released() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let mut acquire = Box::pin(client.semaphore("a").capacity(1).acquire());
+    let begun = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context).is_pending())).await;
+    assert!(begun);
+    // Its answer comes after the one to the first, on the same connection.
+    let later = client.semaphore("b").capacity(1).acquire().await.unwrap();
+    assert_eq!(grants(&server), 2);
+    drop(acquire);
+    eventually("the first is released", || grants(&server) == 1);
+    assert!(later.is_held());
+}
+
 /// A client opens another session when one has no room for further requests.
 #[tokio::test]
 async fn acquires_that_fail_or_are_dropped_take_no_room_of_a_session() {
