@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use signalbox_cluster::coordinator::{
-    CallError, Coordinator, Operation, Range, RangeAnswer, Transaction, TransactionAnswer,
-};
+use signalbox_cluster::coordinator::Operation;
 use signalbox_cluster::data::{ImportError, import, read_all};
-use signalbox_cluster::keys::{
-    Format, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, decode, encode,
-};
+use signalbox_cluster::keys::{Format, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, decode};
 use signalbox_cluster::timing::Timing;
 use signalbox_core::Record;
 use signalbox_storage::FORMAT;
 
+use crate::admin::Operator;
 use crate::commits::{declaration, keys, session};
-use crate::etcd::{FakeEtcd, Handle};
+use crate::etcd::FakeEtcd;
 use crate::handover::{put, write};
 
 fn timing() -> Timing {
@@ -77,34 +74,14 @@ fn an_import_that_was_interrupted_is_replaced_and_a_cluster_in_use_is_not() {
     }
 }
 
-/// Another import begins before this transaction.
-struct Overtaken {
-    etcd: FakeEtcd,
-    inner: Handle,
-    left: usize,
-}
-
-impl Coordinator for Overtaken {
-    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
-        self.inner.range(range)
-    }
-
-    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
-        if self.left == 0 {
-            let value = encode(&format(UNFINISHED_IMPORT));
-            write(&self.etcd, vec![Operation::Put { key: keys().format(), value }]);
-        }
-        self.left = self.left.wrapping_sub(1);
-        self.inner.transact(transaction)
-    }
-}
-
 #[test]
 fn of_two_imports_at_a_time_the_first_one_writes_nothing_more() {
     // The claim, the records, and the end.
-    for left in 0..3 {
+    for transactions_before in 0..3 {
         let etcd = FakeEtcd::default();
-        let mut overtaken = Overtaken { etcd: etcd.clone(), inner: etcd.client(), left };
+        let mut overtaken = Operator::of(&etcd);
+        overtaken.before_transaction =
+            Some((transactions_before, vec![put(keys().format(), &format(UNFINISHED_IMPORT))]));
         let imported = import(&mut overtaken, &keys(), timing(), &[session(1)]);
         assert!(matches!(imported, Err(ImportError::Concurrent)), "{imported:?}");
         assert_eq!(etcd.with_store(|store| store.get(&keys().leadership())), None);
