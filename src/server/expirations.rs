@@ -140,8 +140,9 @@ impl Warned {
 
 #[cfg(test)]
 mod tests {
+    use super::super::access::token_of_test;
     use super::*;
-    use signalbox_access::{Rights, Token};
+    use signalbox_access::Rights;
 
     fn token(begin_s: u64, end_s: u64) -> Expiration {
         Expiration { subject: Subject::Token("web".to_owned()), begin_s, end_s }
@@ -181,13 +182,7 @@ mod tests {
 
     #[test]
     fn a_token_ends_with_the_later_one_of_its_secrets() {
-        let [first, second] = [1, 2].map(|byte| {
-            let token = Token::random(|bytes| {
-                bytes.fill(byte);
-                Ok::<_, ()>(())
-            });
-            token.unwrap()
-        });
+        let [first, second] = [1, 2].map(token_of_test);
         // When the first secret ends, when the second one does, and when the token does.
         for (one, other, expected) in [
             (Some(50), Some(300), &[300][..]),

@@ -283,6 +283,16 @@ impl Drop for InUse {
     }
 }
 
+/// Returns a token whose random bytes are all this one.
+#[cfg(test)]
+pub(in crate::server) fn token_of_test(byte: u8) -> signalbox_access::Token {
+    let token = signalbox_access::Token::random(|bytes| {
+        bytes.fill(byte);
+        Ok::<_, ()>(())
+    });
+    token.unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::client_address::ClientAddress;

@@ -288,11 +288,7 @@ mod tests {
                 config.access.tokens_over_plain = over_plain;
             })
         };
-        let unknown = Token::random(|bytes| {
-            bytes.fill(7);
-            Ok::<_, ()>(())
-        });
-        let unknown = unknown.unwrap();
+        let unknown = super::super::token_of_test(7);
         for (ip, is_encrypted, over_plain, expected) in [
             ("192.0.2.7", true, false, true),
             ("192.0.2.7", false, true, true),

@@ -162,7 +162,7 @@ mod tests {
     use super::super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
-    use signalbox_access::{Token, Tokens};
+    use signalbox_access::Tokens;
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
@@ -186,11 +186,7 @@ mod tests {
             ("none", "read,acquire", [true, false, true], true),
             ("all", "all", [false; 3], false),
         ] {
-            let token = Token::random(|bytes| {
-                bytes.fill(7);
-                Ok::<_, ()>(())
-            });
-            let token = token.unwrap();
+            let token = super::super::token_of_test(7);
             let mut tokens = Tokens::default();
             let rights = of_token.parse().unwrap();
             tokens.add(Entry::of(&token, "web".to_owned(), rights, 1, Some(100))).unwrap();
