@@ -60,7 +60,7 @@ impl<T> Series<T> {
         Ok(Self { frames, read, requested, connection: Arc::clone(connection), ended: false })
     }
 
-    /// Returns the next entry; `None` after the last one and after an error.
+    /// Returns the next entry; `None` after the last one and after an error. A child made by `fork` gets an error at each call.
     ///
     /// Cancel safe: dropping the future loses no entry.
     ///
