@@ -289,31 +289,20 @@ fn what_was_done_before_it_was_repeated_has_succeeded() {
     assert_eq!(etcd.with_store(|store| store.get(&keys().node("b"))), None);
 }
 
-/// Writes the record of node "b" again before each transaction, so that its comparisons fail.
-struct Overtaken {
-    etcd: FakeEtcd,
-    inner: Handle,
-}
-
-impl Coordinator for Overtaken {
-    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
-        self.inner.range(range)
-    }
-
-    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
-        write(&self.etcd, vec![put(keys().node("b"), &Other::well("b", 2, "0.1.0").node())]);
-        self.inner.transact(transaction)
-    }
-}
-
 #[test]
 fn a_node_that_changes_meanwhile_is_not_reported_as_removed() {
     let etcd = led_by_a();
-    write(&etcd, vec![put(keys().node("b"), &Other::well("b", 2, "0.1.0").node())]);
-    let mut overtaken = Overtaken { inner: etcd.client(), etcd: etcd.clone() };
-    let released = release(&mut overtaken, &keys(), "b", Some(""));
+    let node = put(keys().node("b"), &Other::well("b", 2, "0.1.0").node());
+    write(&etcd, vec![node.clone()]);
+    // Each command finds its comparisons false, because the record is written again before its transaction.
+    let overtaken = || {
+        let mut operator = Operator::of(&etcd);
+        operator.before_transaction = Some((0, vec![node.clone()]));
+        operator
+    };
+    let released = release(&mut overtaken(), &keys(), "b", Some(""));
     assert!(matches!(released, Err(AdminError::Changed)), "{released:?}");
-    let forgotten = forget(&mut overtaken, &keys(), "b");
+    let forgotten = forget(&mut overtaken(), &keys(), "b");
     assert!(matches!(forgotten, Err(AdminError::Changed)), "{forgotten:?}");
 }
 
